@@ -9,9 +9,9 @@ from upsweep._compiler.formulas.derivative import gradient
 from upsweep._compiler.formulas.nodes import constant, make, variable, variables, zero
 from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep._compiler.formulas.reference import evaluate
-from upsweep._compiler.lowering.lower import Lowering, lower, lower_formulas
+from upsweep._compiler.lowering.lower import lower, lower_formulas
 from upsweep._compiler.lowering.lower_elementwise import RULES
-from upsweep._compiler.lowering.lower_features import AT, EACH
+from upsweep._compiler.lowering.lower_features import AT, EACH, Lowering
 
 x, y, p = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "p")
 D = make("sqdist", x, y)
@@ -35,7 +35,7 @@ def same(formula, program, arrays, rtol=1e-12):
 
 def loops_only(formula):
     """The program in which every vector is walked by a loop."""
-    return Lowering(formula, None, 1, np.inf, True).program()
+    return Lowering([formula], 1, np.inf, True).program()
 
 
 @pytest.mark.parametrize("lowered", [lower_formulas, loops_only], ids=["short", "loops"])

@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from upsweep._compiler.formulas.nodes import intern, make, variable
+from upsweep._compiler.formulas.nodes import check_formula, check_variables, intern, make, variable
 from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep._compiler.formulas.reference import pair_reduction
-from upsweep._compiler.formulas.verifier import check_formula, check_variables
 from upsweep._compiler.lowering.lower import lower, lower_formulas
-from upsweep._compiler.lowering.program import Instruction, Program
-from upsweep._compiler.lowering.verifier import check_program
+from upsweep._compiler.lowering.program import Instruction, Program, check_program
 
 x, y = variable(0, 3, "i"), variable(1, 3, "j")
 

@@ -1,8 +1,7 @@
 """Runs scalar programs on numpy arrays, all pairs at once: what the instruction set means."""
 
 import numpy as np
-from upsweep._compiler.lowering.program import COMPARISONS, FUNCTIONS
-from upsweep._compiler.lowering.verifier import check_program
+from upsweep._compiler.lowering.program import COMPARISONS, FUNCTIONS, check_program
 
 ARITHMETIC = {name: function.numpy for name, function in FUNCTIONS.items()} | COMPARISONS | {"select": np.where}
 

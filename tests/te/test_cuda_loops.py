@@ -16,8 +16,7 @@ from upsweep._compiler.cuda.loops.fuse_loops import fused
 from upsweep._compiler.cuda.loops.keep_states import is_scan
 from upsweep._compiler.cuda.loops.memory_scopes import Scope
 from upsweep._compiler.loops.expressions import Axis, const, key, load
-from upsweep._compiler.loops.printing import nest_text
-from upsweep._compiler.loops.statements import Barrier, Block, Buffer, For, Store, all_statements
+from upsweep._compiler.loops.statements import Barrier, Block, Buffer, For, Store, all_statements, nest_text
 from upsweep.te import compat as tvm
 
 

@@ -7,7 +7,7 @@ import pytest
 import upsweep
 from tensors import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from upsweep._compiler.recurrences.text import parsed, written
+from upsweep._compiler.recurrences.recurrence import parsed, written
 from upsweep._torch import user_scan_ops
 
 RATE = 0.75

@@ -51,12 +51,8 @@ class Status(NamedTuple):
 def folder() -> Path | None:
     """The cache folder, created if it is missing; None if it cannot be used.
 
-    Raises
-    ------
-    PermissionError
-        ``UPSWEEP_CACHE_DIR`` names a folder of another user, or one that others may write to.
-    NotADirectoryError
-        ``UPSWEEP_CACHE_DIR`` names a file.
+    If ``UPSWEEP_CACHE_DIR`` names it, a folder of another user, or one that others may write to, raises
+    PermissionError, and a file NotADirectoryError.
     """
     path, problem = _locate()
     return path if problem is None else None
@@ -109,6 +105,11 @@ def _name(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()[:_NAME_DIGITS] + ".bin"
 
 
+def _with_digest(key: str, code: bytes) -> bytes:
+    """The contents of a file."""
+    return _MAGIC + hashlib.sha256(key.encode() + code).digest() + code
+
+
 def _open_at_once(path: str, flags: int) -> int:
     """Open a file without following a symbolic link, and without waiting for the other end of a FIFO."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -127,28 +128,18 @@ def fetch(key: str) -> bytes | None:
             data = file.read()
     except OSError:
         return None
-    head = len(_MAGIC) + _DIGEST_BYTES
-    code = data[head:]
-    whole = (
-        data[: len(_MAGIC)] == _MAGIC and hashlib.sha256(key.encode() + code).digest() == data[len(_MAGIC) : head]
-    )
-    return code if whole else None
+    code = data[len(_MAGIC) + _DIGEST_BYTES :]
+    return code if data == _with_digest(key, code) else None
 
 
 def store(key: str, code: bytes) -> None:
-    """Store code under a key. The file is replaced atomically.
-
-    Warns
-    -----
-    RuntimeWarning
-        The code cannot be written; once for each folder.
-    """
+    """Store code under a key, replacing the file atomically; warn once for each folder that cannot be written."""
     path, problem = _locate()
     if path is None:
         return
     if problem is None:
         try:
-            _write(path, _name(key), _MAGIC + hashlib.sha256(key.encode() + code).digest() + code)
+            _write(path, _name(key), _with_digest(key, code))
         except OSError as error:
             problem = error.strerror or str(error)
     if problem is not None and path not in _warned:

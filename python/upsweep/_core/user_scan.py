@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep._arrays import Array, DeviceView
-from upsweep._compiler.recurrences.associative import Monoid, find_monoid
-from upsweep._compiler.recurrences.linear_update import find_linear
+from upsweep._compiler.recurrences.associative import Monoid, find_linear, find_monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence, with_constants
 
 __all__ = [

@@ -17,7 +17,7 @@ from dask.base import tokenize
 from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._compiler.recurrences.associative import Monoid, find_monoid
-from upsweep._compiler.recurrences.recurrence import Recurrence
+from upsweep._compiler.recurrences.recurrence import Recurrence, written
 from upsweep._compiler.recurrences.trace import Traced
 from upsweep._core.user_scan import Explanation, ScanSpec
 from upsweep._dask.block_scan import IN_ORDER, BlockScan, check_method, finish_state
@@ -126,7 +126,7 @@ def user_scan(
     fixed_length = None if inputs else problem.spec.length
     operations = _Operations(traced, monoid, axis, reverse, fixed_length, tuple(inputs))
 
-    key, dtypes = traced.recurrence.key(), (traced.state_dtypes, traced.output_dtypes, traced.dtype)
+    key, dtypes = written(traced.recurrence), (traced.state_dtypes, traced.output_dtypes, traced.dtype)
     token = tokenize("scan", key, dtypes, operands, axis, reverse, fixed_length, method)
     readers = [blocks.readers(name) for name in states]
     graph = Graph(f"scan-states-{token}", blocks)

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from upsweep._arrays.dispatch import handlers
-from upsweep._compiler.recurrences.adjoint import adjoint
-from upsweep._compiler.recurrences.recurrence import keeping_states
+from upsweep._compiler.recurrences.recurrence import adjoint, keeping_states
 from upsweep._core.user_scan import ScanSpec
 from upsweep._torch import user_scan_tensors
 from upsweep._user_scan import gradient

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._compiler.recurrences.text import parsed, written
+from upsweep._compiler.recurrences.recurrence import parsed, written
 from upsweep._core.user_scan import ScanSpec
 from upsweep._torch import compiler_disabled, user_scan_autograd, user_scan_tensors
 from upsweep._torch.operations import register

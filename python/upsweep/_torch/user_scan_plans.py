@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from upsweep import _backends
-from upsweep._compiler.recurrences.adjoint import adjoint
-from upsweep._compiler.recurrences.recurrence import inputs_read, with_constants
+from upsweep._compiler.recurrences.recurrence import adjoint, inputs_read, with_constants
 from upsweep._core.user_scan import with_host_numbers
 from upsweep._torch import executors
 from upsweep._torch import scan as torch_scan

@@ -16,8 +16,7 @@ import numpy as np
 from upsweep import _backends
 from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.formulas.nodes import make
-from upsweep._compiler.recurrences.adjoint import adjoint
-from upsweep._compiler.recurrences.recurrence import Recurrence, input_, keeping_states, state
+from upsweep._compiler.recurrences.recurrence import Recurrence, adjoint, input_, keeping_states, state
 from upsweep._compiler.recurrences.trace import Structure
 from upsweep._core.user_scan import ScanSpec, moveaxis
 from upsweep._user_scan.problem import (

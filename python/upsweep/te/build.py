@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from upsweep._compiler.loops.expressions import Expr
-from upsweep._compiler.loops.printing import nest_text
+from upsweep._compiler.loops.statements import nest_text
 from upsweep.te.function import Function
 from upsweep.te.lowering import lower_for
 from upsweep.te.schedule import Schedule

@@ -25,9 +25,8 @@ from upsweep._compiler.llvm.loops.parallel_for import POLL, SYMBOLS
 from upsweep._compiler.loops.cost import strip_work
 from upsweep._compiler.loops.expressions import Expr, key
 from upsweep._compiler.loops.linear import MAX_SIZE
-from upsweep._compiler.loops.printing import nest_text
 from upsweep._compiler.loops.sizes import Sizes, evaluator
-from upsweep._compiler.loops.statements import Allocate
+from upsweep._compiler.loops.statements import Allocate, nest_text
 from upsweep._utils.examples import with_example
 from upsweep._utils.integers import as_integer
 from upsweep._utils.lru_cache import LRUCache

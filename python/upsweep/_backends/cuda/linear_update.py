@@ -11,7 +11,7 @@ import numpy as np
 from upsweep._backends.cuda import abi, driver, library, scan_launch
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._backends.cuda.user_scan_layout import ScanArrays
-from upsweep._compiler.recurrences.linear_update import LinearUpdate, find_linear
+from upsweep._compiler.recurrences.associative import LinearUpdate, find_linear
 from upsweep._core.user_scan import ScanSpec
 
 __all__ = ["LinearLaunch", "prepare"]

@@ -5,14 +5,14 @@ use the same nodes for the updates of user-defined scans. Nothing here depends o
 turns a formula into instructions.
 
     parser -----> nodes <------ composites          text -> nodes; composite operations replaced while building
-                    |  \______ ops, dims, numpy_semantics    table of operations, dim rules, numpy functions
+                    |  \______ ops, numpy_semantics          table of operations, dim rules, numpy functions
                     v
                   rules                             simplification
                     v
        cotangents, derivative, adjoint              derivatives of nodes, of formulas, of reductions over pairs
        scalar_ops                                   operations of recurrences only, and their derivatives
                     v
-       reduction, verifier, reference               the problem, its checks, its numpy implementation
+       reduction, reference                         the problem, its numpy implementation
 
 Start reading in `nodes`, then `ops`.
 """

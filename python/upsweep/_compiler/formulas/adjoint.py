@@ -16,21 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 from upsweep._compiler.formulas.derivative import differential, gradient
 from upsweep._compiler.formulas.nodes import Node, make, substitute, variable, variables, zero
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 
 __all__ = [
-    "DIFFERENTIABLE",
-    "SUMS",
-    "at_selected_pairs",
-    "broadcast_axes",
-    "log_total",
-    "pullback",
-    "pushforward",
+    "DIFFERENTIABLE", "SUMS", "at_selected_pairs", "broadcast_axes", "log_total", "pullback", "pushforward",
     "variable_at",
-]
+]  # fmt: skip
 
 SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
 """Reductions whose derivative depends on all pairs; that of an extreme depends on the selected pairs only."""
@@ -115,11 +110,8 @@ def pushforward(reduction: PairReduction, moving: Sequence[Node], n_arrays: int)
 
 def _tangent(formula: Node, moving: Sequence[Node], tangents: Sequence[Node]) -> Node:
     """The tangent of a formula for tangents of its variables."""
-    total: Node | None = None
-    for each, tangent in zip(moving, tangents):
-        part = differential(formula, each, tangent)
-        total = part if total is None else make("add", total, part)
-    return zero(formula.dim) if total is None else total
+    parts = [differential(formula, each, tangent) for each, tangent in zip(moving, tangents)]
+    return reduce(lambda a, b: make("add", a, b), parts) if parts else zero(formula.dim)
 
 
 def log_total(reduction: PairReduction) -> PairReduction:

@@ -6,52 +6,26 @@ Importing this module registers them in the table of `ops`; the package does tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import reduce
 
-from upsweep._compiler.formulas import dims, ops
-from upsweep._compiler.formulas.dims import DimError, DimRule, Static
+from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.nodes import Node, constant, make
+from upsweep._compiler.formulas.ops import DimError, Static
 
 __all__: list[str] = []
 
-Expansion = Callable[..., Node]
 
-
-def _composite(
-    name: str, keops: str, arity: int, dim: DimRule, n_static: int = 0
-) -> Callable[[Expansion], Expansion]:
-    """Register an expansion, a function of the operands and the static arguments."""
-
-    def register(expand: Expansion) -> Expansion:
-        ops.register(ops.Operation(name, keops, arity, dim, None, (n_static, n_static), expand=expand))
-        return expand
-
-    return register
-
-
-@_composite("sqnorm2", "SqNorm2", 1, dims.one)
 def _sqnorm2(x: Node) -> Node:
     return make("sum", make("square", x))
 
 
-@_composite("norm2", "Norm2", 1, dims.one)
-def _norm2(x: Node) -> Node:
-    return make("sqrt", _sqnorm2(x))
-
-
-@_composite("normalize", "Normalize", 1, dims.first)
-def _normalize(x: Node) -> Node:
-    return make("mul", make("rsqrt", _sqnorm2(x)), x)
-
-
 def _weighted_dim(widths: tuple[int, ...], static: Static) -> int:
-    dim = dims.elementwise(widths[1:], static)
+    dim = ops.elementwise(widths[1:], static)
     if widths[0] not in (1, dim, dim * dim):
         raise DimError(f"the weights' dim has to be 1, {dim} or {dim * dim}")
     return 1
 
 
-@_composite("weightedsqnorm", "WeightedSqNorm", 2, _weighted_dim)
 def _weightedsqnorm(weight: Node, x: Node) -> Node:
     """The weight is one number, one for each feature, or a matrix."""
     if weight.dim == 1:
@@ -61,21 +35,6 @@ def _weightedsqnorm(weight: Node, x: Node) -> Node:
     return make("scalprod", make("matvecmult", weight, x), x)
 
 
-@_composite("weightedsqdist", "WeightedSqDist", 3, _weighted_dim)
-def _weightedsqdist(weight: Node, x: Node, y: Node) -> Node:
-    return make("weightedsqnorm", weight, make("sub", x, y))
-
-
-for _name, _keops in (("sqnormiso", "SqNormIso"), ("sqnormdiag", "SqNormDiag"), ("symsqnorm", "SymSqNorm")):
-    _composite(_name, _keops, 2, _weighted_dim)(_weightedsqnorm)
-
-
-@_composite("sinc", "Sinc", 1, dims.first)
-def _sinc(x: Node) -> Node:
-    return make("sinxdivx", make("mul", constant(math.pi), x))
-
-
-@_composite("difference_matrix", "DifferenceMatrix", 2, dims.outer)
 def _difference_matrix(a: Node, b: Node) -> Node:
     one = constant(1)
     columns = make("tensorprod", a, make("sumT", one, static=(b.dim,)))
@@ -85,10 +44,9 @@ def _difference_matrix(a: Node, b: Node) -> Node:
 def _kron_dim(widths: tuple[int, ...], static: Static) -> int:
     if len(static[0]) != len(static[1]):
         raise DimError("both shapes have to have as many axes")
-    return dims.tensordot(widths, (*static, (), ()))
+    return ops.tensordot(widths, (*static, (), ()))
 
 
-@_composite("kron", "Kron", 2, _kron_dim, 2)
 def _kron(a: Node, b: Node, shape_a: Static, shape_b: Static) -> Node:
     n = len(shape_a)
     interleaved = (*range(0, 2 * n, 2), *range(1, 2 * n, 2))
@@ -104,7 +62,6 @@ def _bspline_dim(widths: tuple[int, ...], static: Static) -> int:
     return widths[0] - order - 1
 
 
-@_composite("bspline", "BSpline", 2, _bspline_dim, 1)
 def _bspline(knots: Node, x: Node, order: int) -> Node:
     """The B-spline basis of an order at x, by de Boor's recursion over vectors of intervals.
 
@@ -138,18 +95,13 @@ def _softdtw_dim(widths: tuple[int, ...], static: Static) -> int:
     return 1
 
 
-@_composite("softdtw_sqdist", "SoftDTW_SqDist", 3, _softdtw_dim)
 def _softdtw(x: Node, y: Node, gamma: Node) -> Node:
     """The cost of the soft alignment (dynamic time warping) of two sequences of numbers, cell by cell."""
 
     def soft_minimum(costs: list[Node]) -> Node:
-        least = costs[0]
-        for cost in costs[1:]:
-            least = make("ifelse", make("sub", cost, least), least, cost)
+        least = reduce(lambda a, b: make("ifelse", make("sub", b, a), a, b), costs)
         terms = [make("exp", make("div", make("sub", least, cost), gamma)) for cost in costs]
-        total = terms[0]
-        for term in terms[1:]:
-            total = make("add", total, term)
+        total = reduce(lambda a, b: make("add", a, b), terms)
         return make("sub", least, make("mul", gamma, make("log", total)))
 
     table: dict[tuple[int, int], Node] = {}
@@ -163,6 +115,23 @@ def _softdtw(x: Node, y: Node, gamma: Node) -> Node:
     return table[x.dim - 1, y.dim - 1]
 
 
-# KeOps' hints to compute a common subexpression once: hash-consing does that anyway.
-_composite("factorize", "Factorize", 2, dims.first)(lambda x, common: x)
-_composite("autofactorize", "AutoFactorize", 1, dims.first)(lambda x: x)
+for _name, _keops, _arity, _dim, _n_static, _expand in (
+    ("sqnorm2", "SqNorm2", 1, ops.one, 0, _sqnorm2),
+    ("norm2", "Norm2", 1, ops.one, 0, lambda x: make("sqrt", _sqnorm2(x))),
+    ("normalize", "Normalize", 1, ops.first, 0, lambda x: make("mul", make("rsqrt", _sqnorm2(x)), x)),
+    ("weightedsqnorm", "WeightedSqNorm", 2, _weighted_dim, 0, _weightedsqnorm),
+    ("weightedsqdist", "WeightedSqDist", 3, _weighted_dim, 0,
+     lambda weight, x, y: _weightedsqnorm(weight, make("sub", x, y))),
+    ("sqnormiso", "SqNormIso", 2, _weighted_dim, 0, _weightedsqnorm),
+    ("sqnormdiag", "SqNormDiag", 2, _weighted_dim, 0, _weightedsqnorm),
+    ("symsqnorm", "SymSqNorm", 2, _weighted_dim, 0, _weightedsqnorm),
+    ("sinc", "Sinc", 1, ops.first, 0, lambda x: make("sinxdivx", make("mul", constant(math.pi), x))),
+    ("difference_matrix", "DifferenceMatrix", 2, ops.outer, 0, _difference_matrix),
+    ("kron", "Kron", 2, _kron_dim, 2, _kron),
+    ("bspline", "BSpline", 2, _bspline_dim, 1, _bspline),
+    ("softdtw_sqdist", "SoftDTW_SqDist", 3, _softdtw_dim, 0, _softdtw),
+    # KeOps' hints to compute a common subexpression once: hash-consing does that anyway.
+    ("factorize", "Factorize", 2, ops.first, 0, lambda x, common: x),
+    ("autofactorize", "AutoFactorize", 1, ops.first, 0, lambda x: x),
+):  # fmt: skip
+    ops.register(_name, _keops, _arity, None, _dim, _n_static, expand=_expand)

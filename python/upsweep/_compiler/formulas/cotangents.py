@@ -1,8 +1,8 @@
 """Reverse-mode differentiation: the cotangents of variables from those of results, by a rule for each operation.
 
-A rule takes a node and the cotangent of its value, and returns one cotangent for each operand, or None where the
-derivative is zero everywhere. A rule of a select (`ifelse`, `where`, `relu`, `max`, ...) returns selects between
-the cotangent and 0.
+A rule takes the cotangent of a node's value, the node, and its operands. It returns one cotangent for each
+operand, or None where the derivative is zero everywhere. A rule of a select (`ifelse`, `where`, `relu`, `max`,
+...) returns selects between the cotangent and 0.
 
 The cotangent that enters a branch that is not chosen is 0, but derivatives inside that branch may be infinite or
 NaN, and 0 times those is NaN. A select is therefore not multiplied with the following factors: it is removed from
@@ -22,7 +22,7 @@ from upsweep._compiler.formulas.nodes import Node, constant, intern, make, order
 __all__ = ["Cotangents", "Rule", "pull_back", "widened"]
 
 Cotangents = tuple[Node | None, ...]
-Rule = Callable[[Node, Node], Cotangents]
+Rule = Callable[..., Cotangents]
 
 _SELECTS = ("ifelse", "where")
 
@@ -45,23 +45,10 @@ class _Term(NamedTuple):
 def pull_back(
     cotangents: Mapping[Node, Node], of: tuple[Node, ...], rules: Mapping[str, Rule], select: str
 ) -> Cotangents:
-    """The cotangents of variables, from those of nodes that depend on them.
+    """The cotangents of variables, from those of nodes that depend on them; None where nothing depends on one.
 
-    Parameters
-    ----------
-    cotangents : mapping of Node to Node
-        The cotangents of the results, each of its node's dim.
-    of : tuple of Node
-        The variables.
-    rules : mapping of str to function
-        The rule of each operation.
-    select : {"ifelse", "where"}
-        The select operation of the formulas, which compares its condition with 0: at least 0, or not 0.
-
-    Returns
-    -------
-    tuple of Node or None
-        One for each variable; None where nothing depends on it.
+    `rules` has the rule of each operation. `select`, "ifelse" or "where", is the select operation of the formulas,
+    which compares its condition with 0: at least 0, or not 0.
     """
     nodes = order(*cotangents)
     moving = set(of)
@@ -92,9 +79,9 @@ def _arguments(node: Node, total: _Term, rule: Rule, select: str) -> Iterable[_T
         # A condition for each feature does not match the features of the operands.
         value, pending = _selected(value, pending, select), ()
         mask = _mask(guard, select)
-        masks = rule(node, mask) if is_linear else (make("sum", mask),) * len(node.args)
+        masks = rule(mask, node, *node.args) if is_linear else (make("sum", mask),) * len(node.args)
         guards = tuple(() if each is None else (_holds(each, select),) for each in masks)
-    for arg, part, own in zip(node.args, rule(node, value), guards):
+    for arg, part, own in zip(node.args, rule(value, node, *node.args), guards):
         if part is None:
             yield None
             continue

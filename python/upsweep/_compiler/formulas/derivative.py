@@ -22,22 +22,9 @@ __all__ = ["RULES", "differential", "divergence", "gradient", "gradient_matrix",
 def gradient(formula: Node, of: Node, cotangent: Node | None = None) -> Node:
     """The derivative of ``sum(cotangent * formula)`` with respect to a variable, for one pair: KeOps' Grad.
 
-    Parameters
-    ----------
-    formula : Node
-        The formula to differentiate.
-    of : Node
-        A variable.
-    cotangent : Node, optional
-        A vector of the formula's dim, or a number for all its features; by default 1 if the formula is a number.
+    The cotangent has the formula's dim, or is a number for all its features; by default it is 1 if the formula is
+    a number. The result is a formula of the variable's dim.
 
-    Returns
-    -------
-    Node
-        A formula of the variable's dim.
-
-    Examples
-    --------
     >>> x, y, e = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "i")
     >>> gradient(make("exp", make("neg", make("sqdist", x, y))), x, e)
     ((-2) * (Var(2,1,0) * Exp(-SqDist(Var(0,3,0),Var(1,3,1))))) * (Var(0,3,0) - Var(1,3,1))
@@ -97,13 +84,9 @@ def _unit(dim: int, n: int) -> Node:
     return simplify(make("elemT", constant(1), static=(dim, n)))
 
 
-def _times(factor: Callable[[Node, Node], Node]) -> Rule:
-    """The rule of a function of one operand: the cotangent times a factor, a function of operand and value."""
-    return lambda node, g: (make("mul", g, factor(node.args[0], node)),)
-
-
-def _none(node: Node, g: Node) -> Cotangents:
-    return (None,) * len(node.args)
+def _times(factor: Callable[..., Node]) -> Rule:
+    """The rule of a function of one operand: the cotangent times a factor, a function of value and operand."""
+    return lambda g, value, x: (make("mul", g, factor(value, x)),)
 
 
 def _minus(node: Node) -> Node:
@@ -118,29 +101,27 @@ def _not(node: Node) -> Node:
     return make("sub", constant(1), node)
 
 
-def _div(node: Node, g: Node) -> Cotangents:
-    quotient = make("div", g, node.args[1])
-    return quotient, _minus(make("mul", quotient, node))
+def _div(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
+    quotient = make("div", g, b)
+    return quotient, _minus(make("mul", quotient, value))
 
 
-def _powf(node: Node, g: Node) -> Cotangents:
-    a, b = node.args
+def _powf(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
     lower = make("powf", a, make("sub", b, constant(1)))
     log = make("log", make("add", a, make("eq", a, constant(0))))  # log is 0 at 0, the limit of log(a) * a**b
-    return make("mul", g, make("mul", b, lower)), make("mul", g, make("mul", log, node))
+    return make("mul", g, make("mul", b, lower)), make("mul", g, make("mul", log, value))
 
 
-def _asin(x: Node, value: Node) -> Node:
+def _asin(x: Node) -> Node:
     return make("rsqrt", _not(make("square", x)))
 
 
-def _atan2(node: Node, g: Node) -> Cotangents:
-    a, b = node.args
+def _atan2(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
     scaled = make("div", g, make("add", make("square", a), make("square", b)))
     return make("mul", scaled, b), _minus(make("mul", scaled, a))
 
 
-def _sinxdivx(x: Node, value: Node) -> Node:
+def _sinxdivx(value: Node, x: Node) -> Node:
     """(cos(x) - sin(x) / x) / x; near 0, where this cancels, the series -x/3 + x^3/30 - ..."""
     square = make("square", x)
     series = constant(1)
@@ -157,77 +138,53 @@ def _where(mask: Node, g: Node) -> Node:
     return make("ifelse", make("sub", mask, constant(0.5)), g, constant(0))
 
 
-def _clamp(node: Node, g: Node) -> Cotangents:
-    x, low, high = node.args
+def _clamp(g: Node, value: Node, x: Node, low: Node, high: Node) -> Cotangents:
     below = make("lt", x, low)
     above = make("mul", make("lt", high, x), _not(below))
     inside = make("sub", _not(below), above)
     return _where(inside, g), _where(below, g), _where(above, g)
 
 
-def _ifelse(node: Node, g: Node) -> Cotangents:
-    condition, none = node.args[0], constant(0)
+def _ifelse(g: Node, value: Node, condition: Node, a: Node, b: Node) -> Cotangents:
+    none = constant(0)
     return None, make("ifelse", condition, g, none), make("ifelse", condition, none, g)
 
 
-def _mod(node: Node, g: Node) -> Cotangents:
-    x, modulus, offset = node.args
+def _mod(g: Node, value: Node, x: Node, modulus: Node, offset: Node) -> Cotangents:
     turns = make("floor", make("div", make("sub", x, offset), modulus))
     return g, _minus(make("mul", g, turns)), None
 
 
-def _pow(x: Node, value: Node) -> Node:
+def _pow(value: Node, x: Node) -> Node:
     (exponent,) = value.static
     return _scaled(exponent, make("pow", x, static=(exponent - 1,)))
 
 
-def _sqdist(node: Node, g: Node) -> Cotangents:
-    cotangent = _scaled(2, make("mul", g, make("sub", *node.args)))
+def _product(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
+    return make("mul", g, b), make("mul", g, a)
+
+
+def _sqdist(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
+    cotangent = _scaled(2, make("mul", g, make("sub", a, b)))
     return cotangent, _minus(cotangent)
 
 
 def _extreme(arg_op: str) -> Rule:
     """The rule of the largest or smallest feature, which gets the whole cotangent."""
-
-    def rule(node: Node, g: Node) -> Cotangents:
-        (a,) = node.args
-        return (_where(make("one_hot", make(arg_op, a), static=(a.dim,)), g),)
-
-    return rule
+    return lambda g, value, a: (_where(make("one_hot", make(arg_op, a), static=(a.dim,)), g),)
 
 
-def _extract(node: Node, g: Node) -> Cotangents:
-    return (make("extractT", g, static=(node.static[0], node.args[0].dim)),)
-
-
-def _concat(node: Node, g: Node) -> Cotangents:
-    a, b = node.args
+def _concat(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
     return make("extract", g, static=(0, a.dim)), make("extract", g, static=(a.dim, b.dim))
 
 
-def _matvec(node: Node, g: Node) -> Cotangents:
-    matrix, vector = node.args
-    return make("tensorprod", g, vector), make("vecmatmult", g, matrix)
-
-
-def _vecmat(node: Node, g: Node) -> Cotangents:
-    vector, matrix = node.args
-    return make("matvecmult", matrix, g), make("tensorprod", vector, g)
-
-
-def _tensorprod(node: Node, g: Node) -> Cotangents:
-    a, b = node.args
-    return make("matvecmult", g, b), make("vecmatmult", a, g)
-
-
-def _tensordot(node: Node, g: Node) -> Cotangents:
+def _tensordot(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
     """The cotangent of an operand: the result's cotangent contracted with the free axes of the other operand."""
-    shape_a, shape_b, axes_a, axes_b = node.static[:4]
+    shape_a, shape_b, axes_a, axes_b = value.static[:4]
     free_a = [n for n in range(len(shape_a)) if n not in axes_a]
     free_b = [n for n in range(len(shape_b)) if n not in axes_b]
-    permute = node.static[4] if len(node.static) == 5 else range(len(free_a) + len(free_b))
-    shape = tuple(tensordot_loops(*node.static).extents)
-    a, b = node.args
+    permute = value.static[4] if len(value.static) == 5 else range(len(free_a) + len(free_b))
+    shape = tuple(tensordot_loops(*value.static).extents)
 
     def cotangent(
         other: Node, dims: tuple[int, ...], own: dict[int, int], others: dict[int, int], contracted: dict[int, int]
@@ -245,49 +202,52 @@ def _tensordot(node: Node, g: Node) -> Cotangents:
 
 
 RULES: dict[str, Rule] = {
-    "add": lambda node, g: (g, g),
-    "sub": lambda node, g: (g, _minus(g)),
-    "mul": lambda node, g: (make("mul", g, node.args[1]), make("mul", g, node.args[0])),
+    "add": lambda g, value, a, b: (g, g),
+    "sub": lambda g, value, a, b: (g, _minus(g)),
+    "mul": _product,
     "div": _div,
-    "neg": lambda node, g: (_minus(g),),
-    "abs": _times(lambda x, value: make("sign", x)),
-    "relu": lambda node, g: (_where(make("step", node.args[0]), g),),
-    "exp": _times(lambda x, value: value),
-    "log": lambda node, g: (make("div", g, node.args[0]),),
-    "sqrt": _times(lambda x, value: _scaled(0.5, make("rsqrt", x))),
-    "rsqrt": _times(lambda x, value: _scaled(-0.5, make("pow", value, static=(3,)))),
-    "square": _times(lambda x, value: _scaled(2, x)),
-    "inverse": _times(lambda x, value: _minus(make("square", value))),
+    "neg": lambda g, value, x: (_minus(g),),
+    "abs": _times(lambda value, x: make("sign", x)),
+    "relu": lambda g, value, x: (_where(make("step", x), g),),
+    "exp": _times(lambda value, x: value),
+    "log": lambda g, value, x: (make("div", g, x),),
+    "sqrt": _times(lambda value, x: _scaled(0.5, make("rsqrt", x))),
+    "rsqrt": _times(lambda value, x: _scaled(-0.5, make("pow", value, static=(3,)))),
+    "square": _times(lambda value, x: _scaled(2, x)),
+    "inverse": _times(lambda value, x: _minus(make("square", value))),
     "pow": _times(_pow),
     "powf": _powf,
-    "sin": _times(lambda x, value: make("cos", x)),
-    "cos": _times(lambda x, value: _minus(make("sin", x))),
-    "asin": _times(_asin),
-    "acos": _times(lambda x, value: _minus(_asin(x, value))),
-    "atan": lambda node, g: (make("div", g, make("add", constant(1), make("square", node.args[0]))),),
+    "sin": _times(lambda value, x: make("cos", x)),
+    "cos": _times(lambda value, x: _minus(make("sin", x))),
+    "asin": _times(lambda value, x: _asin(x)),
+    "acos": _times(lambda value, x: _minus(_asin(x))),
+    "atan": lambda g, value, x: (make("div", g, make("add", constant(1), make("square", x))),),
     "atan2": _atan2,
-    "tanh": _times(lambda x, value: _not(make("square", value))),
+    "tanh": _times(lambda value, x: _not(make("square", value))),
     "sinxdivx": _times(_sinxdivx),
-    "xlogx": _times(lambda x, value: make("add", make("log", x), constant(1))),
+    "xlogx": _times(lambda value, x: make("add", make("log", x), constant(1))),
     "clamp": _clamp,
-    "clampint": lambda node, g: (_where(make("diffclampint", node.args[0], static=node.static), g),),
+    "clampint": lambda g, value, x: (_where(make("diffclampint", x, static=value.static), g),),
     "ifelse": _ifelse,
     "mod": _mod,
-    "sum": lambda node, g: (widened(g, node.args[0].dim),),
-    "scalprod": lambda node, g: (make("mul", g, node.args[1]), make("mul", g, node.args[0])),
+    "sum": lambda g, value, x: (widened(g, x.dim),),
+    "scalprod": _product,
     "sqdist": _sqdist,
     "max": _extreme("argmax"),
     "min": _extreme("argmin"),
-    "sumT": lambda node, g: (make("sum", g),),
-    "elem": lambda node, g: (make("elemT", g, static=(node.args[0].dim, node.static[0])),),
-    "elemT": lambda node, g: (make("elem", g, static=(node.static[1],)),),
-    "extract": _extract,
-    "extractT": lambda node, g: (make("extract", g, static=(node.static[0], node.args[0].dim)),),
+    "sumT": lambda g, value, x: (make("sum", g),),
+    "elem": lambda g, value, x: (make("elemT", g, static=(x.dim, value.static[0])),),
+    "elemT": lambda g, value, x: (make("elem", g, static=(value.static[1],)),),
+    "extract": lambda g, value, x: (make("extractT", g, static=(value.static[0], x.dim)),),
+    "extractT": lambda g, value, x: (make("extract", g, static=(value.static[0], x.dim)),),
     "concat": _concat,
-    "matvecmult": _matvec,
-    "vecmatmult": _vecmat,
-    "tensorprod": _tensorprod,
+    "matvecmult": lambda g, value, matrix, x: (make("tensorprod", g, x), make("vecmatmult", g, matrix)),
+    "vecmatmult": lambda g, value, x, matrix: (make("matvecmult", matrix, g), make("tensorprod", x, g)),
+    "tensorprod": lambda g, value, a, b: (make("matvecmult", g, b), make("vecmatmult", a, g)),
     "tensordot": _tensordot,
-    **dict.fromkeys(("sign", "step", "floor", "round", "diffclampint", "eq", "ne", "lt", "le"), _none),
-    **dict.fromkeys(("argmax", "argmin", "one_hot"), _none),
+    **dict.fromkeys(
+        ("sign", "step", "floor", "round", "diffclampint", "eq", "ne", "lt", "le", "argmax", "argmin", "one_hot"),
+        lambda g, value, *args: (None,) * len(args),
+    ),
 }
+"""The vector-Jacobian product of each operation, a function of the cotangent, the node and its operands."""

@@ -12,31 +12,18 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from upsweep._compiler.formulas import ops
-from upsweep._compiler.formulas.dims import Static
+from upsweep._compiler.formulas.ops import Static
 
 __all__ = [
-    "KINDS",
-    "MAX_TEXT",
-    "Node",
-    "Static",
-    "as_rows",
-    "constant",
-    "from_rows",
-    "intern",
-    "key_text",
-    "make",
-    "order",
-    "plain",
-    "substitute",
-    "text",
-    "variable",
-    "variables",
-    "zero",
-]
+    "KINDS", "MAX_TEXT", "Node", "as_rows", "check_formula", "check_variables", "constant", "fold", "from_rows",
+    "intern", "key_text", "make", "order", "plain", "substitute", "text", "variable", "variables", "zero",
+]  # fmt: skip
+
+Value = TypeVar("Value")
 
 KINDS = ("i", "j", "p")
 """What a variable is indexed by: rows, columns, or neither (a parameter). KeOps' categories are 0, 1, 2."""
@@ -56,28 +43,14 @@ if hasattr(os, "register_at_fork"):
 
 
 class Node:
-    """An operation applied to operands. Created by `variable`, `constant`, `zero` and `make` only.
-
-    Attributes
-    ----------
-    op : str
-        The operation's name: a row of `ops.TABLE`, or "variable", "constant", "zero".
-    args : tuple of Node
-        The operands.
-    static : tuple
-        The static arguments: of "pow" the exponent, of "variable" (position, kind), of "constant" (value,).
-    dim : int
-        The number of features.
-    kinds : frozenset of {"i", "j", "p"}
-        The kinds of the variables that it reads.
-    """
+    """An operation applied to operands. Created by `variable`, `constant`, `zero` and `make` only."""
 
     __slots__ = ("__weakref__", "args", "dim", "kinds", "op", "static")
-    op: str
+    op: str  # a row of `ops.TABLE`, or "variable", "constant", "zero"
     args: tuple[Node, ...]
-    static: Static
-    dim: int
-    kinds: frozenset[str]
+    static: Static  # of "pow" the exponent, of "variable" (position, kind), of "constant" (value,)
+    dim: int  # the number of features
+    kinds: frozenset[str]  # of the variables that it reads: "i", "j", "p"
 
     def __init__(self, *_: object) -> None:
         raise TypeError("nodes are made by variable(), constant(), zero() and make()")
@@ -154,22 +127,10 @@ def zero(dim: int) -> Node:
 
 
 def make(op: str, *args: Node, static: Static = ()) -> Node:
-    """The node of an operation applied to nodes.
+    """The node of an operation of `ops.TABLE` applied to nodes, with static arguments in KeOps' order.
 
-    Parameters
-    ----------
-    op : str
-        A name in `ops.TABLE`.
-    args : Node
-        The operands. Those of elementwise operations have the same dim, or dim 1.
-    static : tuple
-        The static arguments, in KeOps' order.
-
-    Raises
-    ------
-    ValueError
-        Unknown operation, wrong number of arguments, dims that do not match, or static arguments out of range. The
-        message has the text and the dim of each operand.
+    Raises ValueError for unknown operations, wrong numbers of arguments, dims that do not match, and static
+    arguments out of range. The message has the text and the dim of each operand.
     """
     row = ops.lookup(op)
     static = tuple(map(plain, static))
@@ -214,6 +175,14 @@ def order(*roots: Node) -> list[Node]:
     return list(visited)
 
 
+def fold(root: Node, value_of: Callable[[Node, list[Value]], Value]) -> Value:
+    """The value of a formula, by ``value_of(node, values of its operands)``."""
+    values: dict[Node, Value] = {}
+    for node in order(root):
+        values[node] = value_of(node, [values[arg] for arg in node.args])
+    return values[root]
+
+
 def variables(*roots: Node) -> tuple[Node, ...]:
     """The variables in formulas, by position."""
     return tuple(
@@ -223,17 +192,41 @@ def variables(*roots: Node) -> tuple[Node, ...]:
 
 def substitute(root: Node, replaced: Mapping[Node, Node]) -> Node:
     """The formula with some nodes replaced by others of the same dim."""
-    new: dict[Node, Node] = {}
-    for node in order(root):
-        if node in replaced:
-            if replaced[node].dim != node.dim:
-                raise ValueError(
-                    f"{node!r} of dim {node.dim} cannot become {replaced[node]!r} of {replaced[node].dim}"
-                )
-            new[node] = replaced[node]
-        else:
-            new[node] = intern(node.op, tuple(new[arg] for arg in node.args), node.static, node.dim)
-    return new[root]
+    for old, new in replaced.items():
+        if old.dim != new.dim:
+            raise ValueError(f"{old!r} of dim {old.dim} cannot become {new!r} of {new.dim}")
+    return fold(root, lambda node, args: replaced.get(node) or intern(node.op, tuple(args), node.static, node.dim))
+
+
+# ---- verifier --------------------------------------------------------------------------------------------------
+
+_LEAVES = {"variable": 2, "constant": 1, "zero": 1}  # and the numbers of their static arguments
+
+
+def check_variables(*roots: Node) -> None:
+    """Raise ValueError where two variables at one position, an array of the user, differ in dim or kind."""
+    declared: dict[int, Node] = {}
+    for node in (each for each in order(*roots) if each.op == "variable"):
+        other = declared.setdefault(node.static[0], node)
+        if other is not node:
+            raise ValueError(f"array {node.static[0]} cannot be {other!r} and {node!r} in one formula")
+
+
+def check_formula(*roots: Node) -> None:
+    """Assert, after a pass, that each node is a valid application of an operation in the table, and its dim."""
+    for node in order(*roots):
+        if node.op in _LEAVES:
+            assert not node.args and len(node.static) == _LEAVES[node.op], f"a malformed {node.op}"
+            assert node.op != "variable" or node.static[1] in KINDS, f"a variable of kind {node.static[1]}"
+            continue
+        row = ops.TABLE.get(node.op)
+        assert row is not None, f"no operation {node.op}"
+        assert row.expand is None, f"{row.keops} is a composite operation"
+        assert len(node.args) == row.arity, f"{row.keops} of {len(node.args)} arguments"
+        n_static = len(node.static)
+        assert row.n_static[0] <= n_static <= row.n_static[1], f"{row.keops} with the numbers {node.static}"
+        dim = row.dim(tuple(arg.dim for arg in node.args), node.static)
+        assert node.dim == dim, f"{row.keops} of dim {node.dim}, which should be {dim}"
 
 
 # ---- text ------------------------------------------------------------------------------------------------------
@@ -255,19 +248,19 @@ def text(node: Node, limit: int | None = MAX_TEXT) -> str:
     >>> text(make("exp", make("neg", make("sqdist", x, y))))
     'Exp(-SqDist(Var(0,3,0),Var(1,3,1)))'
     """
-    texts: dict[Node, str] = {}
-    for each in order(node):
-        line = _line(each, [texts[arg] for arg in each.args])
-        texts[each] = line if limit is None or len(line) <= limit else f"{line[: limit - 3]}..."
-    whole = texts[node]
+
+    def shortened(line: str) -> str:
+        return line if limit is None or len(line) <= limit else f"{line[: limit - 3]}..."
+
+    whole = fold(node, lambda each, args: shortened(_line(each, args)))
     return whole[1:-1] if node.op in _INFIX and whole.endswith(")") else whole
 
 
 def key_text(*roots: Node) -> str:
     """The formulas as numbered rows, one for each node: unique, and the same text in any process."""
     lines = [f"{op}:{dim}({','.join(map(str, args))}){static!r}" for op, args, static, dim in as_rows(*roots)]
-    number = {node: n for n, node in enumerate(order(*roots))}
-    return "\n".join([*lines, " ".join(str(number[root]) for root in roots)])
+    nodes = order(*roots)
+    return "\n".join([*lines, " ".join(str(nodes.index(root)) for root in roots)])
 
 
 def _line(node: Node, args: list[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = Any  # ndarray: numpy types most of these results as Any
+Ints = tuple[int, ...]
 
 
 def sign(x: Array) -> Array:
@@ -42,10 +43,6 @@ def comparison(compare: Callable[..., Any]) -> Callable[..., Any]:
 def over_features(reduce: Callable[..., Any]) -> Callable[..., Any]:
     """A numpy reduction over the features, as an array of one feature."""
     return lambda x: reduce(x, -1)[..., None].astype(x.dtype)
-
-
-def scalprod(a: Array, b: Array) -> Array:
-    return (a * b).sum(-1, keepdims=True)
 
 
 def extract_t(x: Array, start: int, dim: int) -> Array:
@@ -90,11 +87,7 @@ class TensordotLoops(NamedTuple):
 
 
 def tensordot_loops(
-    shape_a: tuple[int, ...],
-    shape_b: tuple[int, ...],
-    axes_a: tuple[int, ...],
-    axes_b: tuple[int, ...],
-    permute: tuple[int, ...] | None = None,
+    shape_a: Ints, shape_b: Ints, axes_a: Ints, axes_b: Ints, permute: Ints | None = None
 ) -> TensordotLoops:
     """The loop nest of `tensordot` with these static arguments."""
     strides_a, strides_b = _strides(shape_a), _strides(shape_b)
@@ -103,15 +96,9 @@ def tensordot_loops(
     if permute is not None:
         free = [free[permute.index(n)] for n in range(len(free))]
     contracted = [(shape_a[m], strides_a[m], strides_b[n]) for m, n in zip(axes_a, axes_b)]
-    extents = [extent for extent, _, _ in free]
-    loops = free + contracted
-    return TensordotLoops(
-        extents,
-        [extent for extent, _, _ in contracted],
-        _strides(extents),
-        [a for _, a, _ in loops],
-        [b for _, _, b in loops],
-    )
+    extents, loops = [extent for extent, _, _ in free], free + contracted
+    in_a, in_b = [a for _, a, _ in loops], [b for _, _, b in loops]
+    return TensordotLoops(extents, [extent for extent, _, _ in contracted], _strides(extents), in_a, in_b)
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
@@ -119,13 +106,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 
 
 def tensordot(
-    a: Array,
-    b: Array,
-    shape_a: tuple[int, ...],
-    shape_b: tuple[int, ...],
-    axes_a: tuple[int, ...],
-    axes_b: tuple[int, ...],
-    permute: tuple[int, ...] | None = None,
+    a: Array, b: Array, shape_a: Ints, shape_b: Ints, axes_a: Ints, axes_b: Ints, permute: Ints | None = None
 ) -> Array:
     """The tensors' product contracted over pairs of axes; free axis n, a's first, becomes axis ``permute[n]``."""
     names_a = list(range(len(shape_a)))
@@ -134,12 +115,7 @@ def tensordot(
         names_b[axis_b] = axis_a
     free = [n for n in names_a if n not in axes_a] + [n for n in names_b if n >= len(shape_a)]
     result = free if permute is None else [free[permute.index(n)] for n in range(len(free))]
-    product = np.einsum(
-        a.reshape((*a.shape[:-1], *shape_a)),
-        [Ellipsis, *names_a],
-        b.reshape((*b.shape[:-1], *shape_b)),
-        [Ellipsis, *names_b],
-        [Ellipsis, *result],
-    )
+    a, b = a.reshape((*a.shape[:-1], *shape_a)), b.reshape((*b.shape[:-1], *shape_b))
+    product = np.einsum(a, [Ellipsis, *names_a], b, [Ellipsis, *names_b], [Ellipsis, *result])
     pairs = product.shape[: product.ndim - len(result)]
     return product.reshape(*pairs, math.prod(product.shape[len(pairs) :]))

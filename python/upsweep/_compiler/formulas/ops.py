@@ -1,9 +1,11 @@
-"""The table of operations: name, name in KeOps, arity, dim rule and numpy function of each.
+"""The table of operations: name, name in KeOps, arity, numpy function and dim rule of each.
 
 A row is all that nodes, formula text and evaluation need. The derivative of an operation is an entry of
 `derivative.RULES`, its scalar instructions one of `lowering.lower_elementwise` or `lowering.lower_features`; tests
 check that no entry is missing. A composite operation has an `expand` instead: `make` replaces it by other
 operations. `composites` registers those.
+
+A dim rule takes the operands' dims and the static arguments, and returns the result's dim or raises `DimError`.
 
 Names, argument orders and conventions are those of KeOps' formulas: step(0) = 1, sign(0) = 0, rsqrt(0) = 0,
 sinxdivx(0) = 1, xlogx(0) = 0, ifelse(c, a, b) is a where c >= 0, halves are rounded away from zero, comparisons
@@ -13,49 +15,139 @@ are 1 or 0, argmax and argmin are the first of equal features or the first NaN, 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from upsweep._compiler.formulas import dims
 from upsweep._compiler.formulas import numpy_semantics as m
-from upsweep._compiler.formulas.dims import DimError, DimRule
 
-__all__ = ["BY_KEOPS", "TABLE", "DimError", "Operation", "lookup", "register", "suggestion"]
+__all__ = [
+    "BY_KEOPS", "SCALAR", "TABLE", "DimError", "Operation", "Static", "lookup", "numpy_function", "register",
+    "suggestion",
+]  # fmt: skip
+
+Static = tuple[Any, ...]
+DimRule = Callable[[tuple[int, ...], Static], int]
+
+
+class DimError(ValueError):
+    """Dims or static arguments that an operation does not accept."""
+
+
+def elementwise(dims: tuple[int, ...], static: Static) -> int:
+    """The common dim; an operand of dim 1 broadcasts."""
+    wide = {dim for dim in dims if dim != 1}
+    if len(wide) > 1:
+        raise DimError("dims have to be equal, or 1")
+    for number in static:
+        if not isinstance(number, (int, float)):
+            raise DimError(f"{number!r} is not a number")
+    return wide.pop() if wide else 1
+
+
+def elementwise_integer(dims: tuple[int, ...], static: Static) -> int:
+    """`elementwise`, of operations whose static argument is an integer."""
+    if not isinstance(static[0], int):
+        raise DimError(f"the number has to be an integer, not {static[0]!r}")
+    return elementwise(dims, static)
+
+
+def contraction(dims: tuple[int, ...], static: Static) -> int:
+    """Two vectors of one dim, or of dim 1, contracted to a number."""
+    elementwise(dims, static)
+    return 1
+
+
+def one(dims: tuple[int, ...], static: Static) -> int:
+    return 1
+
+
+def first(dims: tuple[int, ...], static: Static) -> int:
+    return dims[0]
+
+
+def outer(dims: tuple[int, ...], static: Static) -> int:
+    return dims[0] * dims[1]
+
+
+def _index(value: Any, low: int, high: float, what: str) -> int:
+    if not isinstance(value, int) or not low <= value <= high:
+        bounds = f"from {low} to {high}" if high != math.inf else f"of at least {low}"
+        raise DimError(f"{what} has to be an integer {bounds}, not {value!r}")
+    return value
+
+
+def from_scalar(name: str) -> DimRule:
+    """Operations from a number to a vector whose dim is the first static argument."""
+
+    def rule(dims: tuple[int, ...], static: Static) -> int:
+        if dims[0] != 1:
+            raise DimError(f"{name} takes an argument of dim 1")
+        return _index(static[0], 1, math.inf, "the dim")
+
+    return rule
+
+
+def elem(dims: tuple[int, ...], static: Static) -> int:
+    _index(static[0], 0, dims[0] - 1, "the index")
+    return 1
+
+
+def elem_t(dims: tuple[int, ...], static: Static) -> int:
+    dim = from_scalar("ElemT")(dims, static)
+    _index(static[1], 0, dim - 1, "the index")
+    return dim
+
+
+def extract(dims: tuple[int, ...], static: Static) -> int:
+    start = _index(static[0], 0, dims[0] - 1, "the start")
+    return _index(static[1], 1, dims[0] - start, "the number of features")
+
+
+def extract_t(dims: tuple[int, ...], static: Static) -> int:
+    start = _index(static[0], 0, math.inf, "the start")
+    return _index(static[1], start + dims[0], math.inf, "the dim")
+
+
+def matvec(dims: tuple[int, ...], static: Static) -> int:
+    if dims[0] % dims[1]:
+        raise DimError("the matrix's dim has to be a multiple of the vector's")
+    return dims[0] // dims[1]
+
+
+def tensordot(dims: tuple[int, ...], static: Static) -> int:
+    shape_a, shape_b, axes_a, axes_b = static[:4]
+    if any(not isinstance(part, tuple) for part in static):
+        raise DimError("shapes, axes and the permutation have to be lists of integers")
+    if math.prod(shape_a) != dims[0] or math.prod(shape_b) != dims[1]:
+        raise DimError(f"shapes {list(shape_a)} and {list(shape_b)} do not have the arguments' dims")
+    for axes, shape in ((axes_a, shape_a), (axes_b, shape_b)):
+        if len(set(axes)) != len(axes) or any(axis not in range(len(shape)) for axis in axes):
+            raise DimError(f"{list(axes)} are not axes of a tensor of shape {list(shape)}")
+    if [shape_a[axis] for axis in axes_a] != [shape_b[axis] for axis in axes_b]:
+        raise DimError(f"axes {list(axes_a)} and {list(axes_b)} have different lengths")
+    n_axes = len(shape_a) + len(shape_b) - 2 * len(axes_a)
+    if len(static) == 5 and sorted(static[4]) != list(range(n_axes)):
+        raise DimError(f"{list(static[4])} is not a permutation of {n_axes} axes")
+    contracted: int = math.prod(shape_a[axis] for axis in axes_a)
+    return dims[0] * dims[1] // contracted**2
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A row of the table.
-
-    Attributes
-    ----------
-    name, keops : str
-        The name here and in formula texts.
-    arity : int
-        The number of operands.
-    dim : function
-        The dim rule; see `dims`.
-    numpy : function or None
-        The value on arrays of shape (..., dim) and the static arguments; None for composite operations.
-    n_static : tuple of two ints
-        The least and the largest number of static arguments.
-    elementwise : bool
-        Whether feature k of the result is a function of feature k of the operands.
-    expand : function or None
-        Of composite operations, the formula of the operands and the static arguments that replaces it.
-    """
+    """A row of the table."""
 
     name: str
-    keops: str
-    arity: int
+    keops: str  # the name in formula texts
+    arity: int  # the number of operands
+    numpy: Callable[..., Any] | None  # of arrays (..., dim) and static arguments; None for composite operations
     dim: DimRule
-    numpy: Callable[..., Any] | None
-    n_static: tuple[int, int] = (0, 0)
-    elementwise: bool = False
-    expand: Callable[..., Any] | None = None
+    n_static: tuple[int, int]  # the least and the largest number of static arguments
+    elementwise: bool  # whether feature k of the result is a function of feature k of the operands
+    expand: Callable[..., Any] | None  # of composite operations: the formula that replaces it
 
 
 TABLE: dict[str, Operation] = {}
@@ -65,96 +157,99 @@ BY_KEOPS: dict[str, str] = {}
 """The names here by the names in formula texts."""
 
 
-def register(row: Operation) -> None:
-    """Add an operation to the table."""
-    TABLE[row.name] = row
-    BY_KEOPS[row.keops] = row.name
-
-
-def _elementwise(
+def register(
     name: str,
     keops: str,
     arity: int,
-    numpy: Callable[..., Any],
+    numpy: Callable[..., Any] | None,
+    dim: DimRule = elementwise,
     n_static: int = 0,
-    dim: DimRule = dims.elementwise,
-) -> None:
-    register(Operation(name, keops, arity, dim, numpy, (n_static, n_static), elementwise=True))
-
-
-def _features(
-    name: str,
-    keops: str,
-    arity: int,
-    dim: DimRule,
-    numpy: Callable[..., Any],
-    n_static: int = 0,
+    *,
     n_optional: int = 0,
+    expand: Callable[..., Any] | None = None,
 ) -> None:
-    """An operation across features."""
-    register(Operation(name, keops, arity, dim, numpy, (n_static, n_static + n_optional)))
+    """Add an operation to the table."""
+    number = (n_static, n_static + n_optional)
+    is_elementwise = dim in (elementwise, elementwise_integer)
+    TABLE[name] = Operation(name, keops, arity, numpy, dim, number, is_elementwise, expand)
+    BY_KEOPS[keops] = name
 
 
-_elementwise("add", "Add", 2, np.add)
-_elementwise("sub", "Subtract", 2, np.subtract)
-_elementwise("mul", "Mult", 2, np.multiply)
-_elementwise("div", "Divide", 2, np.divide)
-_elementwise("neg", "Minus", 1, np.negative)
-_elementwise("abs", "Abs", 1, np.abs)
-_elementwise("sign", "Sign", 1, m.sign)
-_elementwise("step", "Step", 1, lambda x: np.where(x < 0, 0, 1).astype(x.dtype))
-_elementwise("relu", "ReLU", 1, lambda x: np.where(x < 0, 0, x))
-_elementwise("exp", "Exp", 1, np.exp)
-_elementwise("log", "Log", 1, np.log)
-_elementwise("sqrt", "Sqrt", 1, np.sqrt)
-_elementwise("rsqrt", "Rsqrt", 1, lambda x: np.where(x == 0, 0, 1 / np.sqrt(x)))
-_elementwise("square", "Square", 1, np.square)
-_elementwise("inverse", "Inv", 1, np.reciprocal)
-_elementwise("pow", "Pow", 1, lambda x, n: np.power(x, x.dtype.type(n)), 1, dims.elementwise_integer)
-_elementwise("powf", "Powf", 2, np.power)
-_elementwise("sin", "Sin", 1, np.sin)
-_elementwise("cos", "Cos", 1, np.cos)
-_elementwise("asin", "Asin", 1, np.arcsin)
-_elementwise("acos", "Acos", 1, np.arccos)
-_elementwise("atan", "Atan", 1, np.arctan)
-_elementwise("atan2", "Atan2", 2, np.arctan2)
-_elementwise("tanh", "Tanh", 1, np.tanh)
-_elementwise("sinxdivx", "SinXDivX", 1, lambda x: np.where(x == 0, 1, np.sin(x) / x))
-_elementwise("xlogx", "XLogX", 1, lambda x: np.where(x == 0, 0, x * np.log(x)))
-_elementwise("floor", "Floor", 1, np.floor)
-_elementwise("round", "Round", 1, m.round_half_away, 1, dims.elementwise_integer)
-_elementwise("clamp", "Clamp", 3, m.clamp)
-_elementwise("clampint", "ClampInt", 1, m.clamp, 2)
-_elementwise(
-    "diffclampint", "DiffClampInt", 1, lambda x, low, high: (~((x < low) | (x > high))).astype(x.dtype), 2
-)
-_elementwise("ifelse", "IfElse", 3, lambda condition, a, b: np.where(condition >= 0, a, b))
-_elementwise("mod", "Mod", 3, lambda x, modulus, offset: x - modulus * np.floor((x - offset) / modulus))
-_elementwise("eq", "Equal", 2, m.comparison(np.equal))
-_elementwise("ne", "NotEqual", 2, m.comparison(np.not_equal))
-_elementwise("lt", "LessThan", 2, m.comparison(np.less))
-_elementwise("le", "LessOrEqual", 2, m.comparison(np.less_equal))
-_features("sum", "Sum", 1, dims.one, m.over_features(np.sum))
-_features("scalprod", "Scalprod", 2, dims.contraction, m.scalprod)
-_features("sqdist", "SqDist", 2, dims.contraction, lambda a, b: np.square(a - b).sum(-1, keepdims=True))
-_features("max", "Max", 1, dims.one, m.over_features(np.max))
-_features("min", "Min", 1, dims.one, m.over_features(np.min))
-_features("argmax", "ArgMax", 1, dims.one, m.over_features(np.argmax))
-_features("argmin", "ArgMin", 1, dims.one, m.over_features(np.argmin))
-_features("sumT", "SumT", 1, dims.from_scalar("SumT"), lambda x, dim: np.repeat(x, dim, axis=-1), 1)
-_features("elem", "Elem", 1, dims.elem, lambda x, index: x[..., index : index + 1], 1)
-_features("elemT", "ElemT", 1, dims.elem_t, lambda x, dim, index: m.extract_t(x, index, dim), 2)
-_features("extract", "Extract", 1, dims.extract, lambda x, start, dim: x[..., start : start + dim], 2)
-_features("extractT", "ExtractT", 1, dims.extract_t, m.extract_t, 2)
-_features("concat", "Concat", 2, dims.concat, m.concat)
-_features(
-    "one_hot", "OneHot", 1, dims.from_scalar("OneHot"),
-    lambda x, dim: (np.floor(x + 0.5) == np.arange(dim)).astype(x.dtype), 1,
+register("add", "Add", 2, np.add)
+register("sub", "Subtract", 2, np.subtract)
+register("mul", "Mult", 2, np.multiply)
+register("div", "Divide", 2, np.divide)
+register("neg", "Minus", 1, np.negative)
+register("abs", "Abs", 1, np.abs)
+register("sign", "Sign", 1, m.sign)
+register("step", "Step", 1, lambda x: np.where(x < 0, 0, 1).astype(x.dtype))
+register("relu", "ReLU", 1, lambda x: np.where(x < 0, 0, x))
+register("exp", "Exp", 1, np.exp)
+register("log", "Log", 1, np.log)
+register("sqrt", "Sqrt", 1, np.sqrt)
+register("rsqrt", "Rsqrt", 1, lambda x: np.where(x == 0, 0, 1 / np.sqrt(x)))
+register("square", "Square", 1, np.square)
+register("inverse", "Inv", 1, np.reciprocal)
+register("pow", "Pow", 1, lambda x, n: np.power(x, x.dtype.type(n)), elementwise_integer, 1)
+register("powf", "Powf", 2, np.power)
+register("sin", "Sin", 1, np.sin)
+register("cos", "Cos", 1, np.cos)
+register("asin", "Asin", 1, np.arcsin)
+register("acos", "Acos", 1, np.arccos)
+register("atan", "Atan", 1, np.arctan)
+register("atan2", "Atan2", 2, np.arctan2)
+register("tanh", "Tanh", 1, np.tanh)
+register("sinxdivx", "SinXDivX", 1, lambda x: np.where(x == 0, 1, np.sin(x) / x))
+register("xlogx", "XLogX", 1, lambda x: np.where(x == 0, 0, x * np.log(x)))
+register("floor", "Floor", 1, np.floor)
+register("round", "Round", 1, m.round_half_away, elementwise_integer, 1)
+register("clamp", "Clamp", 3, m.clamp)
+register("clampint", "ClampInt", 1, m.clamp, elementwise, 2)
+register(
+    "diffclampint", "DiffClampInt", 1, lambda x, low, high: (~((x < low) | (x > high))).astype(x.dtype),
+    elementwise, 2,
 )  # fmt: skip
-_features("matvecmult", "MatVecMult", 2, dims.matvec, m.matvec)
-_features("vecmatmult", "VecMatMult", 2, dims.vecmat, m.vecmat)
-_features("tensorprod", "TensorProd", 2, dims.outer, m.outer)
-_features("tensordot", "TensorDot", 2, dims.tensordot, m.tensordot, 4, n_optional=1)
+register("ifelse", "IfElse", 3, lambda condition, a, b: np.where(condition >= 0, a, b))
+register("mod", "Mod", 3, lambda x, modulus, offset: x - modulus * np.floor((x - offset) / modulus))
+register("eq", "Equal", 2, m.comparison(np.equal))
+register("ne", "NotEqual", 2, m.comparison(np.not_equal))
+register("lt", "LessThan", 2, m.comparison(np.less))
+register("le", "LessOrEqual", 2, m.comparison(np.less_equal))
+register("sum", "Sum", 1, m.over_features(np.sum), one)
+register("scalprod", "Scalprod", 2, lambda a, b: (a * b).sum(-1, keepdims=True), contraction)
+register("sqdist", "SqDist", 2, lambda a, b: np.square(a - b).sum(-1, keepdims=True), contraction)
+register("max", "Max", 1, m.over_features(np.max), one)
+register("min", "Min", 1, m.over_features(np.min), one)
+register("argmax", "ArgMax", 1, m.over_features(np.argmax), one)
+register("argmin", "ArgMin", 1, m.over_features(np.argmin), one)
+register("sumT", "SumT", 1, lambda x, dim: np.repeat(x, dim, axis=-1), from_scalar("SumT"), 1)
+register("elem", "Elem", 1, lambda x, index: x[..., index : index + 1], elem, 1)
+register("elemT", "ElemT", 1, lambda x, dim, index: m.extract_t(x, index, dim), elem_t, 2)
+register("extract", "Extract", 1, lambda x, start, dim: x[..., start : start + dim], extract, 2)
+register("extractT", "ExtractT", 1, m.extract_t, extract_t, 2)
+register("concat", "Concat", 2, m.concat, lambda dims, static: dims[0] + dims[1])
+register(
+    "one_hot", "OneHot", 1, lambda x, dim: (np.floor(x + 0.5) == np.arange(dim)).astype(x.dtype),
+    from_scalar("OneHot"), 1,
+)  # fmt: skip
+register("matvecmult", "MatVecMult", 2, m.matvec, matvec)
+register("vecmatmult", "VecMatMult", 2, m.vecmat, lambda dims, static: matvec(dims[::-1], static))
+register("tensorprod", "TensorProd", 2, m.outer, outer)
+register("tensordot", "TensorDot", 2, m.tensordot, tensordot, 4, n_optional=1)
+
+
+# Operations on numbers that only recurrences have: their arity and numpy function.
+SCALAR: dict[str, tuple[int, Callable[..., Any]]] = {
+    "where": (3, lambda condition, a, b: np.where(condition != 0, a, b)),
+    "minimum": (2, np.minimum), "maximum": (2, np.maximum), "logaddexp": (2, np.logaddexp),
+}  # fmt: skip
+
+
+def numpy_function(name: str) -> Callable[..., Any]:
+    """The numpy function of an operation that is not composite."""
+    function = SCALAR[name][1] if name in SCALAR else TABLE[name].numpy
+    assert function is not None, f"{name} is a composite operation"
+    return function
 
 
 def suggestion(name: str, known: list[str]) -> str:
@@ -165,13 +260,7 @@ def suggestion(name: str, known: list[str]) -> str:
 
 
 def lookup(name: str) -> Operation:
-    """The row of an operation.
-
-    Raises
-    ------
-    ValueError
-        If there is none; the nearest name is suggested.
-    """
+    """The row of an operation. Raises ValueError if there is none; the nearest name is suggested."""
     row = TABLE.get(name)
     if row is None:
         raise ValueError(f"there is no operation {name!r}{suggestion(name, list(TABLE))}")

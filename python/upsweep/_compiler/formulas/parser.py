@@ -1,7 +1,6 @@
-"""Parser of formulas, aliases and reductions in KeOps' language, whose grammar is that of Python's expressions.
+"""Parser of formulas and aliases in KeOps' language, whose grammar is that of Python's expressions.
 
     Exp(-G * SqDist(X, Y)) * B          with aliases "X = Vi(0, 3)", "Y = Vj(1, 3)", "G = Pm(1)", "B = Vj(2)"
-    SumReduction(Exp(-SqDist(Var(0,3,0), Var(1,3,1))), 0)
 
 Python's parser makes the syntax tree; nothing is evaluated. Errors quote the part of the text that they concern.
 """
@@ -11,6 +10,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import math
+import operator
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 from upsweep._compiler.formulas import derivative, ops
 from upsweep._compiler.formulas.nodes import KINDS, Node, constant, make, variable, variables, zero
-from upsweep._compiler.formulas.reduction import PairReduction
 
-__all__ = ["REDUCTION_NAMES", "Aliases", "parse", "parse_aliases", "parse_reduction", "reduction_name"]
+__all__ = ["Aliases", "parse", "parse_aliases", "reduction_name"]
 
 _ALIAS = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<category>Vi|Vj|Vx|Vy|Pm|Var)\((?P<numbers>-?\d+(?:,-?\d+)*)\)", re.ASCII
@@ -30,13 +29,12 @@ _BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.
 _COMPARED = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "lt", ast.GtE: "le"}
 _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
-REDUCTION_NAMES = {
+_REDUCTIONS = {  # names here by those of KeOps
     "Sum": "sum", "LogSumExp": "logsumexp", "LogSumExpWeight": "logsumexp", "SumSoftMaxWeight": "sumsoftmaxweight",
     "SoftMax": "sumsoftmaxweight", "Min": "min", "Max": "max", "ArgMin": "argmin", "ArgMax": "argmax",
     "Min_ArgMin": "min_argmin", "MinArgMin": "min_argmin", "Max_ArgMax": "max_argmax", "MaxArgMax": "max_argmax",
     "KMin": "kmin", "ArgKMin": "argkmin", "KMin_ArgKMin": "kmin_argkmin", "KMinArgKMin": "kmin_argkmin",
 }  # fmt: skip
-"""Names of reductions here by those of KeOps."""
 
 _COMPLEX = "; complex numbers are two real formulas here"
 _UNSUPPORTED = {
@@ -58,22 +56,11 @@ class Aliases(NamedTuple):
 def parse_aliases(aliases: Sequence[str]) -> Aliases:
     """Parse KeOps' declarations of variables.
 
-    Parameters
-    ----------
-    aliases : sequence of str
-        Each is ``"x = Vi(dim)"`` or ``"x = Vi(position, dim)"``, with Vi, Vj or Pm, with or without the name; or
-        ``"Var(position, dim, category)"``, where the category is 0 for i, 1 for j, 2 for parameters. The default
-        position is that in the list.
+    Each is ``"x = Vi(dim)"`` or ``"x = Vi(position, dim)"``, with Vi, Vj or Pm, with or without the name; or
+    ``"Var(position, dim, category)"``, where the category is 0 for i, 1 for j, 2 for parameters. The default
+    position is that in the list. Raises TypeError for one str instead of a sequence, and ValueError for another
+    form, a duplicate name or position, or a position without a declaration.
 
-    Raises
-    ------
-    TypeError
-        One str instead of a sequence.
-    ValueError
-        Another form, a duplicate name or position, or a position without a declaration.
-
-    Examples
-    --------
     >>> parse_aliases(["x = Vi(3)", "Pm(1)"])
     Aliases(names={'x': Var(0,3,0)}, variables=(Var(0,3,0), Var(1,1,2)))
     """
@@ -156,82 +143,39 @@ def _stack_bytes() -> int:
 
 
 def parse(formula: str, aliases: Aliases | Sequence[str] = ()) -> Node:
-    """Parse a formula.
+    """Parse a formula in KeOps' language, in which `aliases` are the variables that have names.
 
-    Parameters
-    ----------
-    formula : str
-        In KeOps' language: operations by name, ``+ - * / **``, ``|`` for scalar products, comparisons, numbers,
-        the names of aliases, ``f[k]`` and ``f[a:b]`` for features.
-    aliases : Aliases or sequence of str, optional
-        The variables that have names.
+    It has operations by name, ``+ - * / **``, ``|`` for scalar products, comparisons, numbers, the names of
+    aliases, ``f[k]`` and ``f[a:b]`` for features. Raises ValueError for a text that is no formula, has an unknown
+    name (the nearest is suggested) or dims that do not match, or is nested too deeply for Python's parser or for
+    the stack of the calling thread.
 
-    Raises
-    ------
-    ValueError
-        The text is no formula, has an unknown name (the nearest is suggested) or dims that do not match, or is
-        nested too deeply for Python's parser or for the stack of the calling thread.
-
-    Examples
-    --------
     >>> parse("Exp(-G * SqDist(X, Y)) * B", ["X = Vi(3)", "Y = Vj(3)", "G = Pm(1)", "B = Vj(2)"])
     Exp((-Var(2,1,2) * SqDist(Var(0,3,0),Var(1,3,1)))) * Var(3,2,1)
     """
-    reader = _reader(formula, aliases)
-    return reader.formula(reader.tree)
-
-
-def parse_reduction(
-    text: str, aliases: Aliases | Sequence[str] = (), *, dtype: str = "float32", dtype_acc: str = "float64"
-) -> PairReduction:
-    """Parse a reduction: ``SumReduction(formula, 0)``; the number is 0 for results by i, 1 for results by j.
-
-    The weight, or K of the KMin family, is the argument after the formula.
-
-    Examples
-    --------
-    >>> parse_reduction("ArgKMin_Reduction(SqDist(Var(0,3,0), Var(1,3,1)), 10, 1)").rows
-    'j'
-    """
-    reader = _reader(text, aliases)
-    call = reader.tree
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.keywords:
-        raise ValueError(f"{_shortened(text)!r} is no reduction, such as SumReduction(formula, 0)")
-    name = call.func.id
-    short = name.removesuffix("Reduction").removesuffix("_")
-    if short == name:
-        raise ValueError(f"{name} is no reduction: the name of one ends in Reduction")
-    reduction = reduction_name(short)
-    weighted = short.endswith("Weight") or reduction == "sumsoftmaxweight"
-    counted = "kmin" in reduction
-    if len(call.args) != 2 + weighted + counted:
-        between = ", weight" if weighted else ", K" if counted else ""
-        raise ValueError(
-            f"{name} is given as {name}(formula{between}, 0 or 1), not with {len(call.args)} arguments"
-        )
-    axis = reader.number(call.args[-1])
-    if axis not in (0, 1):
-        raise ValueError(
-            f"the last argument of {name} has to be 0 for results by i or 1 for results by j, not {axis}"
-        )
-    weight = reader.formula(call.args[1]) if weighted else None
-    k = reader.number(call.args[1]) if counted else 0
-    return PairReduction(reader.formula(call.args[0]), reduction, weight, KINDS[axis], k, dtype, dtype_acc)
+    if not isinstance(formula, str):
+        raise ValueError(f"a formula is a str, not {type(formula).__name__}")
+    declared = aliases if isinstance(aliases, Aliases) else parse_aliases(aliases)
+    source = " ".join(formula.split())
+    _check_stack(source)
+    try:
+        return _Reader(source, declared).node(ast.parse(source, mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else "too many nested operations"
+        reason = _TOO_DEEP if reason.startswith("too many nested") else reason
+        raise ValueError(f"{_shortened(formula)!r} is no formula: {reason}") from None
 
 
 def reduction_name(name: str) -> str:
     """The name here of a reduction that KeOps calls `name`, such as "LogSumExp" or "KMin_ArgKMin".
 
-    Raises
-    ------
-    ValueError
-        If there is none; the nearest is suggested.
+    Raises ValueError if there is none; the nearest is suggested.
     """
     if name in _UNSUPPORTED:
         raise ValueError(f"the reduction {name} of KeOps is not supported{_UNSUPPORTED[name]}")
-    if name not in REDUCTION_NAMES:
-        raise ValueError(f"there is no reduction {name!r}{ops.suggestion(name, list(REDUCTION_NAMES))}")
-    return REDUCTION_NAMES[name]
+    if name not in _REDUCTIONS:
+        raise ValueError(f"there is no reduction {name!r}{ops.suggestion(name, list(_REDUCTIONS))}")
+    return _REDUCTIONS[name]
 
 
 _TOO_DEEP = (
@@ -244,47 +188,19 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:150]} ... {text[-45:]}"
 
 
-def _reader(text: str, aliases: Aliases | Sequence[str]) -> _Reader:
-    if not isinstance(text, str):
-        raise ValueError(f"a formula is a str, not {type(text).__name__}")
-    declared = aliases if isinstance(aliases, Aliases) else parse_aliases(aliases)
-    source = " ".join(text.split())
-    _check_stack(source)
-    try:
-        tree = ast.parse(source, mode="eval").body
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        message = error.msg if isinstance(error, SyntaxError) else "too many nested operations"
-        what = _TOO_DEEP if message.startswith("too many nested") else message
-        raise _formula_error(text, what) from None
-    return _Reader(source, declared, tree)
-
-
-def _formula_error(text: str, reason: str) -> ValueError:
-    return ValueError(f"{_shortened(text)!r} is no formula: {reason}")
-
-
 class _Reader:
     """The visitor of one syntax tree."""
 
-    def __init__(self, source: str, aliases: Aliases, tree: ast.expr) -> None:
-        self.tree = tree
+    def __init__(self, source: str, aliases: Aliases) -> None:
         self._source = source
-        self._aliases = aliases
+        self._names = aliases.names
         self._by_position = {node.static[0]: node for node in aliases.variables}
-
-    def formula(self, tree: ast.expr) -> Node:
-        """The node of a formula."""
-        try:
-            return self.node(tree)
-        except RecursionError:
-            raise _formula_error(self._source, _TOO_DEEP) from None
 
     def node(self, tree: ast.expr) -> Node:
         """The node of a part of the formula."""
         spine = []
-        while (
-            isinstance(tree, ast.BinOp) and type(tree.op) in _BINARY
-        ):  # long sums are deep on the left: no recursion
+        # Long sums are deep on the left: no recursion there.
+        while isinstance(tree, ast.BinOp) and type(tree.op) in _BINARY:
             spine.append(tree)
             tree = tree.left
         node = self._leaf(tree)
@@ -330,11 +246,11 @@ class _Reader:
     def _named(self, tree: ast.Name) -> Node:
         if tree.id in _CONSTANTS:
             return constant(_CONSTANTS[tree.id])
-        if tree.id not in self._aliases.names:
-            near = ops.suggestion(tree.id, list(self._aliases.names))
-            known = ", ".join(self._aliases.names) or "none"
+        if tree.id not in self._names:
+            near = ops.suggestion(tree.id, list(self._names))
+            known = ", ".join(self._names) or "none"
             raise self._error(tree, f"is not the name of an alias{near or f'; there are {known}'}")
-        return self._aliases.names[tree.id]
+        return self._names[tree.id]
 
     def _signed(self, tree: ast.UnaryOp) -> Node:
         literal = isinstance(tree.operand, ast.Constant) or getattr(tree.operand, "id", None) in _CONSTANTS
@@ -376,10 +292,7 @@ class _Reader:
         if tree.keywords or any(isinstance(arg, ast.Starred) for arg in tree.args):
             raise self._error(tree, "has arguments by keyword, or stars")
         if name in _SPECIAL:
-            try:
-                return _SPECIAL[name](self, tree)
-            except _CallError as error:
-                raise self._error(tree, str(error)) from None
+            return _SPECIAL[name](self, tree)
         if name in _UNSUPPORTED or name.startswith("Complex"):
             raise self._error(tree, f"is KeOps' and is not supported{_UNSUPPORTED.get(name, _COMPLEX)}")
         if name not in ops.BY_KEOPS:
@@ -405,83 +318,72 @@ class _Reader:
 
     # Calls that are not operations of the table
 
-    def _arguments(
-        self, tree: ast.Call, counts: tuple[int, ...], read: Callable[[Any], Any], what: str
-    ) -> list[Any]:
+    def _arguments(self, tree: ast.Call, counts: tuple[int, ...], what: str = "arguments") -> list[Any]:
         if len(tree.args) not in counts:
-            raise _CallError(f"takes {' or '.join(map(str, counts))} {what}, not {len(tree.args)}")
-        return [read(arg) for arg in tree.args]
+            raise self._error(tree, f"takes {' or '.join(map(str, counts))} {what}, not {len(tree.args)}")
+        return [self.number(arg) if what == "numbers" else self.node(arg) for arg in tree.args]
 
-    def numbers(self, tree: ast.Call, *counts: int) -> list[Any]:
-        return self._arguments(tree, counts, self.number, "numbers")
-
-    def nodes(self, tree: ast.Call, *counts: int) -> list[Node]:
-        return self._arguments(tree, counts, self.node, "arguments")
+    def _numbers(self, tree: ast.Call, count: int) -> list[Any]:
+        return self._arguments(tree, (count,), "numbers")
 
     def var(self, tree: ast.Call) -> Node:
         category = getattr(tree.func, "id", "")
-        numbers = self.numbers(tree, 3 if category == "Var" else 2)
+        numbers = self._numbers(tree, 3 if category == "Var" else 2)
         if any(not isinstance(number, int) for number in numbers):
-            raise _CallError("takes integers: position, dim, and of Var the category")
+            raise self._error(tree, "takes integers: position, dim, and of Var the category")
         kind = _CATEGORIES.get(category) or dict(enumerate(KINDS)).get(numbers[2])
         if kind is None:
-            raise _CallError("has a category other than 0, 1 and 2")
+            raise self._error(tree, "has a category other than 0, 1 and 2")
         node = variable(numbers[0], numbers[1], kind)
         declared = self._by_position.get(numbers[0], node)
         if declared is not node:
-            raise _CallError(f"is declared as {declared!r} by an alias")
+            raise self._error(tree, f"is declared as {declared!r} by an alias")
         return node
+
+    def zero(self, tree: ast.Call) -> Node:
+        (dim,) = self._numbers(tree, 1)
+        if not isinstance(dim, int) or dim < 1:
+            raise self._error(tree, "takes a dim of at least 1")
+        return zero(dim)
+
+    def number_call(self, tree: ast.Call, count: int, number: Callable[..., float]) -> Node:
+        """A constant that is a function of numbers."""
+        try:
+            return constant(number(*self._numbers(tree, count)))
+        except ZeroDivisionError:
+            raise self._error(tree, "divides by zero") from None
 
     def grad(self, tree: ast.Call) -> Node:
         """KeOps' Grad; the default cotangent is a new variable of the other kind."""
-        formula, of, *cotangent = self.nodes(tree, 2, 3)
+        formula, of, *cotangent = self._arguments(tree, (2, 3))
         if not cotangent:
             if of.op != "variable" or of.static[1] == "p":
-                raise _CallError("takes a cotangent, unless it is of a variable of i or j")
+                raise self._error(tree, "takes a cotangent, unless it is of a variable of i or j")
             other = "j" if of.static[1] == "i" else "i"
             position = 1 + max((v.static[0] for v in variables(formula)), default=-1)
             cotangent = [variable(position, formula.dim, other)]
-        return self.derived(derivative.gradient, formula, of, *cotangent)
+        return self.derived(tree, derivative.gradient, formula, of, *cotangent)
 
-    def derived(self, function: Callable[..., Node], *args: Node) -> Node:
+    def derived(self, tree: ast.Call, function: Callable[..., Node], *args: Node) -> Node:
         try:
             return function(*args)
         except ValueError as error:
-            raise _CallError(f"cannot be taken: {error}") from None
+            raise self._error(tree, f"cannot be taken: {error}") from None
 
 
-class _CallError(Exception):
-    """The error of a call of `_SPECIAL`, without the part of the text."""
+def _derivative(function: Callable[..., Node], count: int) -> Callable[[_Reader, ast.Call], Node]:
+    return lambda reader, tree: reader.derived(tree, function, *reader._arguments(tree, (count,)))
 
 
-def _quotient(numerator: float, denominator: float) -> Node:
-    if denominator == 0:
-        raise _CallError("divides by zero")
-    return constant(numerator / denominator)
-
-
-def _zero(reader: _Reader, tree: ast.Call) -> Node:
-    (dim,) = reader.numbers(tree, 1)
-    if not isinstance(dim, int) or dim < 1:
-        raise _CallError("takes a dim of at least 1")
-    return zero(dim)
-
-
-def _derivative(function: Callable[..., Node], n_args: int) -> Callable[[_Reader, ast.Call], Node]:
-    return lambda reader, tree: reader.derived(function, *reader.nodes(tree, n_args))
-
-
-_DERIVATIVES: dict[str, tuple[Callable[..., Node], int]] = {
-    "Diff": (derivative.differential, 3), "GradMatrix": (derivative.gradient_matrix, 2),
-    "Divergence": (derivative.divergence, 2), "Laplacian": (derivative.laplacian, 2),
-}  # fmt: skip
 _SPECIAL: dict[str, Callable[[_Reader, ast.Call], Node]] = {
-    "Var": _Reader.var,
-    **dict.fromkeys(_CATEGORIES, _Reader.var),
-    "IntCst": lambda reader, tree: constant(reader.numbers(tree, 1)[0]),
-    "RatCst": lambda reader, tree: _quotient(*reader.numbers(tree, 2)),
-    "IntInv": lambda reader, tree: _quotient(1, *reader.numbers(tree, 1)),
-    "Zero": _zero,
+    **dict.fromkeys(("Var", *_CATEGORIES), _Reader.var),
+    "IntCst": lambda reader, tree: reader.number_call(tree, 1, float),
+    "RatCst": lambda reader, tree: reader.number_call(tree, 2, operator.truediv),
+    "IntInv": lambda reader, tree: reader.number_call(tree, 1, lambda number: 1 / number),
+    "Zero": _Reader.zero,
     "Grad": _Reader.grad,
-    **{name: _derivative(function, n_args) for name, (function, n_args) in _DERIVATIVES.items()},
+    "Diff": _derivative(derivative.differential, 3),
+    "GradMatrix": _derivative(derivative.gradient_matrix, 2),
+    "Divergence": _derivative(derivative.divergence, 2),
+    "Laplacian": _derivative(derivative.laplacian, 2),
 }

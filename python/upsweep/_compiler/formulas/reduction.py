@@ -29,39 +29,20 @@ _DTYPES = {"float64": ("float64",), "float32": ("float32", "float64"),
 class PairReduction:
     """``result[i] = reduce over j of formula(i, j)``, or over i for each j.
 
-    Parameters
-    ----------
-    formula : Node
-        The formula. Its dim is 1 for "logsumexp" and "sumsoftmaxweight".
-    reduction : str
-        One of `REDUCTIONS`. Of equal values the one with the smallest index wins. NaN behaves as in numpy: "min"
-        and "max" are NaN if any value is, and their indices are those of the first NaN; the "kmin" family sorts
-        NaN last.
-    weight : Node, optional
-        The weights w of "logsumexp", log(sum(exp(F) * w)), and of "sumsoftmaxweight", which is
-        sum(exp(F) * w) / sum(exp(F)).
-    rows : {"i", "j"}
-        The axis of the result: "i" reduces over j, KeOps' axis 1; "j" over i, KeOps' axis 0.
-    k : int
-        The number of values of the "kmin" family, else 0.
-    dtype : str
-        The arrays' dtype: "float32" or "float64"; on CUDA "float16" and "bfloat16" too, computed in float32.
-    dtype_acc : str
-        The accumulator's dtype for sums over blocks.
-
-    Notes
-    -----
-    Results have shape (rows, dim) with the dims of `outputs`; those of the "kmin" family are (k, dim), row-major.
-    A row without columns gets the value of `fill`.
+    Of equal values the one with the smallest index wins. NaN behaves as in numpy: "min" and "max" are NaN if any
+    value is, and their indices are those of the first NaN; the "kmin" family sorts NaN last. Results have shape
+    (rows, dim) with the dims of `outputs`; those of the "kmin" family are (k, dim), row-major. A row without
+    columns gets the value of `fill`.
     """
 
-    formula: Node
-    reduction: str
+    formula: Node  # of dim 1 for "logsumexp" and "sumsoftmaxweight"
+    reduction: str  # one of `REDUCTIONS`
+    # The w of "logsumexp", log(sum(exp(F) * w)), and of "sumsoftmaxweight", sum(exp(F) * w) / sum(exp(F)).
     weight: Node | None = None
-    rows: str = "i"
-    k: int = 0
-    dtype: str = "float32"
-    dtype_acc: str = "float64"
+    rows: str = "i"  # the axis of the result: "i" reduces over j, KeOps' axis 1; "j" over i, KeOps' axis 0
+    k: int = 0  # the number of values of the "kmin" family
+    dtype: str = "float32"  # of the arrays, or "float64"; on CUDA "float16" and "bfloat16", computed in float32
+    dtype_acc: str = "float64"  # the accumulator's dtype for sums over blocks
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -112,13 +93,9 @@ def outputs(reduction: PairReduction) -> tuple[tuple[int, str], ...]:
     """The dim and the type, "float" or "index" (int64), of each array that a reduction returns."""
     dim, name = reduction.formula.dim, reduction.reduction
     if name in _SUMS:
-        return (((reduction.weight.dim if reduction.weight is not None else dim), "float"),)
+        return ((dim if reduction.weight is None else reduction.weight.dim, "float"),)
     dim *= reduction.k or 1
-    if name in ("min", "max", "kmin"):
-        return ((dim, "float"),)
-    if name in ("argmin", "argmax", "argkmin"):
-        return ((dim, "index"),)
-    return ((dim, "float"), (dim, "index"))
+    return tuple((dim, "index" if part.startswith("arg") else "float") for part in name.split("_"))
 
 
 def fill(reduction: PairReduction) -> tuple[float, ...]:

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep._compiler.formulas import ops
-from upsweep._compiler.formulas.nodes import Node, order
+from upsweep._compiler.formulas.nodes import Node, check_variables, fold
 from upsweep._compiler.formulas.reduction import PairReduction, fill, outputs
-from upsweep._compiler.formulas.verifier import check_variables
 
 __all__ = ["evaluate", "pair_reduction"]
 
@@ -24,43 +23,27 @@ _BLOCK = 2_000_000  # float64 numbers of a formula's largest vector in one block
 
 
 def evaluate(formula: Node, arrays: Sequence[Array], dtype: Any = np.float64) -> Array:
-    """The value of a formula for every pair, one numpy operation for each node.
+    """The value of a formula for every pair, of shape (..., formula.dim); one numpy operation for each node.
 
-    Parameters
-    ----------
-    formula : Node
-        A formula of the arrays.
-    arrays : sequence of ndarray
-        The variables by position, of shapes (..., dim) that broadcast: (M, 1, dim) for rows, (1, N, dim) for
-        columns, (dim,) for parameters.
-    dtype : dtype, optional
-        The dtype of the computation.
+    `arrays` are the variables by position, of shapes (..., dim) that broadcast: (M, 1, dim) for rows, (1, N, dim)
+    for columns, (dim,) for parameters.
 
-    Returns
-    -------
-    ndarray of shape (..., formula.dim)
-
-    Examples
-    --------
     >>> from upsweep._compiler.formulas.nodes import make, variable
     >>> x, y = variable(0, 1, "i"), variable(1, 1, "j")
     >>> evaluate(make("sqdist", x, y), [np.array([[[0.0]], [[1.0]]]), np.array([[[1.0], [3.0]]])])[..., 0]
     array([[1., 9.],
            [0., 4.]])
     """
-    values: dict[Node, Array] = {}
+
+    def value_of(node: Node, args: list[Array]) -> Array:
+        if node.op == "variable":
+            return _input(node, arrays, dtype)
+        if node.op in ("constant", "zero"):
+            return np.full(node.dim, node.static[0] if node.op == "constant" else 0, dtype)
+        return np.asarray(ops.numpy_function(node.op)(*args, *node.static)).astype(dtype, copy=False)
+
     with np.errstate(all="ignore"):
-        for node in order(formula):
-            if node.op == "variable":
-                values[node] = _input(node, arrays, dtype)
-            elif node.op in ("constant", "zero"):
-                values[node] = np.full(node.dim, node.static[0] if node.op == "constant" else 0, dtype)
-            else:
-                function = ops.TABLE[node.op].numpy
-                assert function is not None, f"{node.op} is a composite operation"
-                args = [values[arg] for arg in node.args]
-                values[node] = np.asarray(function(*args, *node.static)).astype(dtype, copy=False)
-    return values[formula]
+        return fold(formula, value_of)
 
 
 def _input(node: Node, arrays: Sequence[Array], dtype: Any) -> Array:
@@ -81,28 +64,19 @@ def pair_reduction(
     batch: tuple[int, ...] = (),
     ranges: Any = None,
 ) -> tuple[Array, ...]:
-    """The results of a reduction over pairs, in float64, one block of rows after the other.
+    """The results of a reduction over pairs, one block of rows after the other, of shape batch + (rows, dim).
+
+    They are float64, or int64 for indices.
 
     Parameters
     ----------
-    reduction : PairReduction
-        The reduction.
     arrays : sequence of ndarray
         By position, of shapes (..., n_i, dim), (..., n_j, dim), and (..., 1, dim) or (dim,) for parameters, where
         ``...`` broadcasts to `batch`.
-    n_i, n_j : int
-        The numbers of rows and columns.
-    batch : tuple of int, optional
-        The batch dimensions.
     ranges : triple, optional
         ``(blocks, slices, columns)``: the rows ``blocks[k, 0]`` to ``blocks[k, 1]`` reduce over the intervals
         ``columns[slices[k-1]:slices[k]]`` only, rows of no block over no columns. Columns in several intervals
         count several times. One for all batch entries, or a list of one for each.
-
-    Returns
-    -------
-    tuple of ndarray of shape batch + (rows, dim)
-        float64, or int64 for indices.
 
     Examples
     --------
@@ -121,10 +95,13 @@ def pair_reduction(
         np.full((*batch, n_rows, dim), value, np.int64 if kind == "index" else np.float64)
         for (dim, kind), value in zip(outputs(reduction), fill(reduction))
     )
+    nodes = (reduction.formula, reduction.weight, *reduction.variables)
+    widest = max(node.dim for node in nodes if node is not None)
+    step = max(1, _BLOCK // max(1, n_columns * widest))
     for n, entry in enumerate(np.ndindex(*batch)):
         of_entry = [_entry(array, kinds.get(p), batch, entry) for p, array in enumerate(arrays)]
         of_n = ranges[n] if isinstance(ranges, list) else ranges
-        for begin, end, columns in _blocks(of_n, n_rows, n_columns, _step(reduction, n_columns)):
+        for begin, end, columns in _blocks(of_n, n_rows, n_columns, step):
             if len(columns):
                 _reduce(reduction, of_entry, kinds, slice(begin, end), columns, [r[entry] for r in results])
     return results
@@ -136,13 +113,6 @@ def _entry(array: Array, kind: str | None, batch: tuple[int, ...], entry: tuple[
     if array.ndim == 1:
         array = array[None]
     return np.asarray(np.broadcast_to(array, (*batch, *array.shape[-2:]))[entry])
-
-
-def _step(reduction: PairReduction, n_columns: int) -> int:
-    widest = max(
-        node.dim for node in (reduction.formula, reduction.weight, *reduction.variables) if node is not None
-    )
-    return max(1, _BLOCK // max(1, n_columns * widest))
 
 
 def _blocks(ranges: Any, n_rows: int, n_columns: int, step: int) -> Iterator[tuple[int, int, Array]]:
@@ -171,8 +141,8 @@ def _reduce(
 ) -> None:
     operands: list[Array] = []
     for position, array in enumerate(arrays):
-        kind = kinds.get(position)
-        if kind == "p" or kind is None:
+        kind = kinds.get(position, "p")
+        if kind == "p":
             operands.append(array.reshape(1, 1, -1))
         else:
             operands.append(array[rows][:, None] if kind == reduction.rows else array[columns][None])
@@ -189,27 +159,19 @@ def _reduce(
 def _values(reduction: PairReduction, values: Array, weights: Array | None, columns: Array) -> tuple[Array, ...]:
     """The outputs of one block, of shape (rows, ...), from all its pairs of shape (rows, columns, dim)."""
     name = reduction.reduction
-    if name == "sum":
-        return (values.sum(1),)
+    if name in ("sum", "min", "max"):
+        return (getattr(values, name)(1),)
     if name in ("logsumexp", "sumsoftmaxweight"):
         return (_exponentials(name, values, weights),)
-    if name in ("min", "max"):
-        return (values.min(1) if name == "min" else values.max(1),)
-    if name in ("argmin", "argmax", "min_argmin", "max_argmax"):
-        best = values.argmin(1) if name.endswith("argmin") else values.argmax(1)
-        # Intervals may be in any order; of equal values the one with the smallest column index wins.
-        best = _least_index(values, best, columns)
-        chosen = np.take_along_axis(values, best[:, None], 1)[:, 0]
-        return (columns[best],) if name.startswith("arg") else (chosen, columns[best])
-    return _smallest(reduction, values, columns)
-
-
-def _least_index(values: Array, best: Array, columns: Array) -> Array:
-    order = np.argsort(columns, kind="stable")
+    if "kmin" in name:
+        return _smallest(reduction, values, columns)
+    best = values.argmin(1) if name.endswith("argmin") else values.argmax(1)
     chosen = np.take_along_axis(values, best[:, None], 1)
+    # Intervals may be in any order; of equal values the one with the smallest column index wins.
+    by_index = np.argsort(columns, kind="stable")
     same = (values == chosen) | (np.isnan(values) & np.isnan(chosen))
-    least: Array = order[same[:, order].argmax(1)]
-    return least
+    first = columns[by_index[same[:, by_index].argmax(1)]]
+    return (first,) if name.startswith("arg") else (chosen[:, 0], first)
 
 
 def _exponentials(name: str, values: Array, weights: Array | None) -> Array:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from upsweep._compiler.formulas import ops
-from upsweep._compiler.formulas.nodes import Node, constant, intern, make, order, zero
+from upsweep._compiler.formulas.nodes import Node, constant, fold, intern, make, zero
 
 __all__ = ["is_moderate", "simplify"]
 
@@ -48,10 +48,7 @@ def simplify(formula: Node) -> Node:
     >>> simplify(make("add", make("mul", constant(0), x), make("add", y, y)))
     2 * Var(1,3,1)
     """
-    new: dict[Node, Node] = {}
-    for node in order(formula):
-        new[node] = _rewritten(intern(node.op, tuple(new[arg] for arg in node.args), node.static, node.dim))
-    return new[formula]
+    return fold(formula, lambda node, args: _rewritten(intern(node.op, tuple(args), node.static, node.dim)))
 
 
 def _rewritten(node: Node) -> Node:
@@ -139,8 +136,7 @@ def _fold(node: Node) -> Node | None:
     values = [_value(arg) for arg in node.args]
     if None in values:
         return None
-    function = ops.TABLE[node.op].numpy
-    assert function is not None
+    function = ops.numpy_function(node.op)
     with np.errstate(all="ignore"):
         return _filled(float(function(*(np.array([value]) for value in values), *node.static)[0]), node.dim)
 
@@ -159,30 +155,20 @@ def _neg(node: Node) -> Node | None:
 
 
 @_rule("add", "sub")
-def _zero_term(node: Node) -> Node | None:
+def _terms(node: Node) -> Node | None:
+    """Zero terms; a x + b x = (a + b) x, where a and b are constants or numbers; negative terms."""
     a, b = node.args
     if _value(b) == 0:
         return _widened(a, node.dim)
     if _value(a) == 0:
         return _widened(b if node.op == "add" else _new("neg", b), node.dim)
-    return None
-
-
-@_rule("add", "sub")
-def _equal_terms(node: Node) -> Node | None:
-    """a x + b x = (a + b) x, where a and b are constants or numbers."""
-    a, b = node.args
     (m, x), (n, y) = _scaled(a), _scaled(b)
     if x is y:
         factor = m + n if node.op == "add" else m - n
         return zero(node.dim) if factor == 0 else _new("mul", constant(factor), x)
     (s, u), (t, v) = _number_times(a), _number_times(b)
-    return _new("mul", _new(node.op, s, t), u) if u is v and u.dim > 1 else None
-
-
-@_rule("add", "sub")
-def _negative_terms(node: Node) -> Node | None:
-    a, b = node.args
+    if u is v and u.dim > 1:
+        return _new("mul", _new(node.op, s, t), u)
     if b.op == "neg":
         return _new("sub" if node.op == "add" else "add", a, b.args[0])
     if a.op == "neg":
@@ -203,8 +189,9 @@ def _spread_arguments(node: Node) -> Node | None:
 
 
 @_rule("mul")
-def _zero_or_one_factor(node: Node) -> Node | None:
-    for one, other in (node.args, node.args[::-1]):
+def _factors(node: Node) -> Node | None:
+    a, b = node.args
+    for one, other in ((a, b), (b, a)):
         value = _value(one)
         if value == 0:
             return zero(node.dim)
@@ -212,12 +199,6 @@ def _zero_or_one_factor(node: Node) -> Node | None:
             return _widened(other, node.dim)
         if value == -1:
             return _widened(_new("neg", other), node.dim)
-    return None
-
-
-@_rule("mul")
-def _factors(node: Node) -> Node | None:
-    a, b = node.args
     if a is b:
         return _new("square", a)
     for one, other in ((a, b), (b, a)):
@@ -291,13 +272,9 @@ def _even(node: Node) -> Node | None:
 @_rule("pow")
 def _pow(node: Node) -> Node | None:
     (a,), (exponent,) = node.args, node.static
-    known: dict[int, Callable[[], Node]] = {
-        0: lambda: _filled(1, node.dim),
-        1: lambda: a,
-        2: lambda: _new("square", a),
-        -1: lambda: _new("inverse", a),
-    }
-    return known[exponent]() if exponent in known else None
+    if exponent in (0, 1):
+        return a if exponent else _filled(1, node.dim)
+    return _new("square" if exponent == 2 else "inverse", a) if exponent in (2, -1) else None
 
 
 @_rule("sum")

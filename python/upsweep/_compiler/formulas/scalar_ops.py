@@ -1,7 +1,8 @@
 """Operations of recurrences that formulas do not have: select by truth, two-operand extremes, logaddexp.
 
-They act on nodes of dim 1 and follow numpy: extremes propagate NaN, and comparisons with NaN are false. Their
-scalar instructions are in `lowering.lower_scalars`; `recurrences` builds and differentiates updates with them.
+They act on nodes of dim 1 and follow numpy: extremes propagate NaN, and comparisons with NaN are false.
+`ops.SCALAR` has their numpy functions, `lowering.lower_scalars` their scalar instructions. `recurrences` builds
+and differentiates updates with them.
 """
 
 from __future__ import annotations
@@ -10,56 +11,41 @@ from collections.abc import Mapping
 
 from upsweep._compiler.formulas import cotangents, derivative
 from upsweep._compiler.formulas.nodes import Node, constant, intern, make
+from upsweep._compiler.formulas.ops import SCALAR
 
 __all__ = ["operation", "pull_back"]
 
-_ARITY = {"where": 3, "minimum": 2, "maximum": 2, "logaddexp": 2}
 
-
-def operation(op: str, *args: Node, static: tuple[float, ...] = ()) -> Node:
+def operation(op: str, *args: Node) -> Node:
     """The node of an operation on numbers: one of formulas, or one of this module."""
-    if op in _ARITY:
-        assert len(args) == _ARITY[op]
-        return intern(op, args, static, 1)
-    return make(op, *args, static=static)
+    if op not in SCALAR:
+        return make(op, *args)
+    assert len(args) == SCALAR[op][0]
+    return intern(op, args, (), 1)
 
 
-# ---- derivatives -----------------------------------------------------------------------------------------------
-
-
-def _where(node: Node, cotangent: Node) -> tuple[Node | None, ...]:
-    condition, zero = node.args[0], constant(0)
-    return (
-        None,
-        operation("where", condition, cotangent, zero),
-        operation("where", condition, zero, cotangent),
-    )
-
-
-def _extreme(node: Node, cotangent: Node) -> tuple[Node | None, ...]:
-    """To the operand that is the result; of equal ones to the first."""
-    x, y = node.args
-    first = make("le", x, y) if node.op == "minimum" else make("le", y, x)
+def _where(g: Node, value: Node, condition: Node, a: Node, b: Node) -> cotangents.Cotangents:
     zero = constant(0)
-    return operation("where", first, cotangent, zero), operation("where", first, zero, cotangent)
+    return None, operation("where", condition, g, zero), operation("where", condition, zero, g)
 
 
-def _logaddexp(node: Node, cotangent: Node) -> tuple[Node | None, ...]:
+def _extreme(g: Node, value: Node, x: Node, y: Node) -> cotangents.Cotangents:
+    """To the operand that is the result; of equal ones to the first."""
+    first = make("le", x, y) if value.op == "minimum" else make("le", y, x)
+    return _where(g, value, first, x, y)[1:]
+
+
+def _logaddexp(g: Node, value: Node, x: Node, y: Node) -> cotangents.Cotangents:
     """In proportion to the exponentials; a half each for equal infinities."""
-    x, y = node.args
     share = make("div", constant(1), make("add", constant(1), make("exp", make("sub", y, x))))
     share = operation("where", make("eq", x, y), constant(0.5), share)
-    first = make("mul", cotangent, share)
-    return first, make("sub", cotangent, first)
+    first = make("mul", g, share)
+    return first, make("sub", g, first)
 
 
 _RULES: dict[str, cotangents.Rule] = {
-    **derivative.RULES,
-    "where": _where,
-    "minimum": _extreme,
-    "maximum": _extreme,
-    "logaddexp": _logaddexp,
-}
+    **derivative.RULES, "where": _where, "minimum": _extreme, "maximum": _extreme, "logaddexp": _logaddexp,
+}  # fmt: skip
 
 
 def pull_back(of_results: Mapping[Node, Node], of: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 
 from upsweep._compiler.loops.expressions import Axis, Expr, index_const
 from upsweep._compiler.loops.linear import Linear, last_index, linear
-from upsweep._compiler.loops.statements import Buffer, For, If, Statement, Store, inner_statements, loads_of
+from upsweep._compiler.loops.statements import (
+    Buffer,
+    For,
+    Statement,
+    Store,
+    expressions_of,
+    inner_statements,
+    loads_of,
+)  # fmt: skip
 
 __all__ = ["Access", "Bounds", "accesses_of"]
 
@@ -40,16 +48,11 @@ def accesses_of(statement: Statement, loops: tuple[For, ...] = (), ranges: Bound
     """All accesses inside of a statement, in order."""
     ranges = ranges or {}
     accesses: list[Access] = []
-    target: Buffer | None = None
-    reads: tuple[Expr, ...] = ()
     if isinstance(statement, For):
         loops = (*loops, statement)
         ranges = {**ranges, statement.axis: (index_const(0), last_index(statement.extent))}
-    elif isinstance(statement, Store):
-        target, reads = statement.buffer, (*statement.indices, statement.value)
-    elif isinstance(statement, If):
-        reads = (statement.condition,)
-    for load in (load for expr in reads for load in loads_of(expr)):
+    target = statement.buffer if isinstance(statement, Store) else None
+    for load in (load for expr in expressions_of(statement) for load in loads_of(expr)):
         accesses.append(Access(load.static[0], load.args, False, target, loops, ranges))
     if isinstance(statement, Store):
         accesses.append(Access(statement.buffer, statement.indices, True, target, loops, ranges))

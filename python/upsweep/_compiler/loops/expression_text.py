@@ -1,4 +1,4 @@
-"""Expressions as text, in the manner of TVM: `repr` shows it, messages quote it, `printing` puts it into loops."""
+"""Expressions as text, in the manner of TVM: `repr`, messages and `statements.nest_text` show it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ _SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
     "eq": "==", "ne": "!=", "and": "&&", "or": "||",
 }  # fmt: skip
-
-
-def _constant(expr: Node) -> str:
-    value = expr.static[0]
-    if expr.dtype == "float32":
-        return f"{value:.9g}f"
-    return repr(value) if expr.dtype != "bool" else str(value).lower()
 
 
 # Characters. A text writes shared operands once for each use, and so can be far larger than the expression.
@@ -39,7 +32,10 @@ def _line(expr: Node, bare: list[str], args: list[str]) -> str:
     """One operation, from the texts of its arguments and the same in parentheses where they need them."""
     op = expr.op
     if op == "const":
-        return _constant(expr)
+        value = expr.static[0]
+        if expr.dtype == "float32":
+            return f"{value:.9g}f"
+        return repr(value) if expr.dtype != "bool" else str(value).lower()
     if op in ("var", "axis"):
         return str(expr.static[0])
     if op in ("read", "load"):

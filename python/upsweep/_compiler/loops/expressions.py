@@ -29,13 +29,10 @@ __all__ = [
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64")
 DTYPES = (*FLOATS, *INTS, "bool")
+_BY_WIDTH = ("bool", *INTS, *FLOATS)  # of two dtypes the later one holds the result
 ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
 
 _PACKAGE = str(Path(__file__).parents[2])
-
-
-def _sigmoid(x: Any) -> Any:
-    return 1.0 / (1.0 + np.exp(-x))
 
 
 # Operation -> (arity, what it means). Comparisons give bool; and, or, not take it.
@@ -45,29 +42,28 @@ OPERATIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "pow": (2, np.power), "neg": (1, np.negative), "abs": (1, np.abs), "exp": (1, np.exp), "log": (1, np.log),
     "sqrt": (1, np.sqrt), "rsqrt": (1, lambda x: 1.0 / np.sqrt(x)), "sin": (1, np.sin), "cos": (1, np.cos),
     "tanh": (1, np.tanh), "atan": (1, np.arctan), "asin": (1, np.arcsin), "acos": (1, np.arccos),
-    "sigmoid": (1, _sigmoid), "floor": (1, np.floor),
+    "sigmoid": (1, lambda x: 1.0 / (1.0 + np.exp(-x))), "floor": (1, np.floor),
     "lt": (2, np.less), "le": (2, np.less_equal), "gt": (2, np.greater), "ge": (2, np.greater_equal),
     "eq": (2, np.equal), "ne": (2, np.not_equal), "and": (2, np.logical_and), "or": (2, np.logical_or),
     "not": (1, np.logical_not),
 }  # fmt: skip
-# What operations mean for integers of Python, which do not wrap around, and for conditions.
-INTEGER_OPERATIONS: dict[str, Callable[..., Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
-    "mod": operator.mod, "min": min, "max": max, "neg": operator.neg, "abs": abs, "lt": operator.lt,
-    "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
-    "and": operator.and_, "or": operator.or_, "not": operator.not_, "select": lambda c, a, b: a if c else b,
-}  # fmt: skip
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGICAL = ("and", "or", "not")
+# What operations mean for integers of Python, which do not wrap around, and for conditions.
+INTEGER_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{op: getattr(operator, op) for op in ("add", "sub", "mul", "floordiv", "mod", "neg", "abs", *COMPARISONS)},
+    "and": operator.and_, "or": operator.or_, "not": operator.not_, "min": min, "max": max,
+    "select": lambda condition, a, b: a if condition else b,
+}  # fmt: skip
 _OF_FLOATS = (
     "div", "pow", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "atan", "asin", "acos", "sigmoid", "floor",
 )  # fmt: skip
-# Operators by the names of numpy's functions.
+# Python's binary operators on numbers, by numpy's functions.
 _OPERATORS = {
-    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "floor_divide": "floordiv",
-    "remainder": "mod", "power": "pow", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
-    "equal": "eq", "not_equal": "ne",
-}  # fmt: skip
+    function: op
+    for op, (arity, function) in OPERATIONS.items()
+    if arity == 2 and op not in ("min", "max", "and", "or")
+}
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -143,7 +139,7 @@ class Expr:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Expr:
         # Called for a number of numpy on the left of an operator.
-        op = _OPERATORS.get(ufunc.__name__)
+        op = _OPERATORS.get(ufunc)
         if op is None or method != "__call__" or keywords:
             raise TypeError(
                 f"{users_line()}: np.{ufunc.__name__} of {self!r}: te has functions of its own (te.exp, te.tanh, "
@@ -257,22 +253,16 @@ def cast(value: Any, dtype: str) -> Expr:
     return Expr("cast", (expr,), dtype)
 
 
-def _common(a: str, b: str) -> str:
-    """The dtype of both: the wider one, and a float's where an integer meets it."""
-    order = ("bool", "int32", "int64", "float32", "float64")
-    return max(a, b, key=order.index)
-
-
-def _matched(op: str, a: Any, b: Any) -> tuple[Expr, Expr]:
-    if not isinstance(a, Expr) and not isinstance(b, Expr):
-        a = as_expr(a)
+def _matched(a: Any, b: Any) -> tuple[Expr, Expr]:
+    """Both values in their common dtype: a number has that of the expression, if it can."""
     if not isinstance(a, Expr):
-        b, a = _matched(op, b, a)
-        return a, b
+        if isinstance(b, Expr):
+            return _matched(b, a)[::-1]
+        a = as_expr(a)
     if not isinstance(b, Expr):
         as_real = isinstance(b, (float, np.floating)) and a.dtype not in FLOATS
         b = as_expr(b, "float32" if as_real else a.dtype)
-    dtype = _common(a.dtype, b.dtype)
+    dtype = max(a.dtype, b.dtype, key=_BY_WIDTH.index)
     return cast(a, dtype), cast(b, dtype)
 
 
@@ -286,22 +276,16 @@ def _folded(op: str, a: Expr, b: Expr, dtype: str) -> Expr | None:
     if dtype not in INTS:
         return None
     left, right = (x.static[0] if x.op == "const" else None for x in (a, b))
-    if right == 0 and op in ("add", "sub"):
+    if (op, right) in (("add", 0), ("sub", 0), ("mul", 1), ("floordiv", 1)):
         return a
-    if left == 0 and op == "add":
+    if (op, left) in (("add", 0), ("mul", 1)):
         return b
-    if 0 in (left, right) and op == "mul":
-        return const(0, dtype)
-    if right == 1 and op in ("mul", "floordiv"):
-        return a
-    if left == 1 and op == "mul":
-        return b
-    return None
+    return const(0, dtype) if op == "mul" and 0 in (left, right) else None
 
 
 def binary(op: str, a: Any, b: Any) -> Expr:
     """An operation of two values, which are given one dtype first."""
-    a, b = _matched(op, a, b)
+    a, b = _matched(a, b)
     if op in LOGICAL and a.dtype != "bool":
         raise TypeError(f"{users_line()}: {op}: expected conditions, got {a!r} and {b!r}")
     if op in _OF_FLOATS and a.dtype not in FLOATS:
@@ -359,7 +343,7 @@ def select(condition: Any, a: Any, b: Any) -> Expr:
     condition = as_expr(condition)
     if condition.dtype != "bool":
         raise TypeError(f"{users_line()}: select: expected a condition first, got {condition!r}")
-    a, b = _matched("select", a, b)
+    a, b = _matched(a, b)
     return Expr("select", (condition, a, b), a.dtype)
 
 

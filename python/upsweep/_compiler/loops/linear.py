@@ -9,15 +9,7 @@ from __future__ import annotations
 
 import operator
 
-from upsweep._compiler.loops.expressions import (
-    FLOATS,
-    Expr,
-    as_expr,
-    binary,
-    const,
-    index_const,
-    key,
-)
+from upsweep._compiler.loops.expressions import FLOATS, INTS, Expr, as_expr, binary, index_const, key
 from upsweep._compiler.loops.traversal import fold, walk
 
 __all__ = [
@@ -78,17 +70,15 @@ class Linear:
         """The form written out, positive terms first."""
         result: Expr | None = None
         for coefficient, atom in sorted(self.terms.values(), key=lambda term: term[0] < 0):
-            size = abs(coefficient)
-            term = atom if size == 1 else binary("mul", atom, index_const(size))
             if result is None:
-                result = term if coefficient > 0 else binary("mul", atom, index_const(coefficient))
+                result = atom if coefficient == 1 else binary("mul", atom, index_const(coefficient))
             else:
+                term = atom if abs(coefficient) == 1 else binary("mul", atom, index_const(abs(coefficient)))
                 result = binary("add" if coefficient > 0 else "sub", result, term)
         if result is None:
-            return const(self.constant, "int64")
+            return index_const(self.constant)
         if self.constant:
-            sign = "add" if self.constant > 0 else "sub"
-            result = binary(sign, result, const(abs(self.constant), "int64"))
+            result = binary("add" if self.constant > 0 else "sub", result, index_const(abs(self.constant)))
         return result
 
 
@@ -99,18 +89,16 @@ def _ends(atom: Expr) -> tuple[int | None, int | None]:
     if atom.op == "mod":
         return 0, int(atom.args[1].static[0]) - 1
     if atom.op in ("mul", "floordiv", "min", "max"):
-        forms = [linear(arg) for arg in atom.args]
-        lows = [form.least() for form in forms]
-        highs = [None if least is None else -least for least in (form.scaled(-1).least() for form in forms)]
-        (low_a, low_b), (high_a, high_b) = lows, highs
-        if low_a is not None and low_b is not None and high_a is not None and high_b is not None:
+        a, b = (linear(arg) for arg in atom.args)
+        low_a, low_b, minus_a, minus_b = a.least(), b.least(), a.scaled(-1).least(), b.scaled(-1).least()
+        if low_a is not None and low_b is not None and minus_a is not None and minus_b is not None:
             if atom.op == "mul":
-                products = [a * b for a in (low_a, high_a) for b in (low_b, high_b)]
+                products = [x * y for x in (low_a, -minus_a) for y in (low_b, -minus_b)]
                 return min(products), max(products)
             if atom.op == "floordiv":
-                return low_a // low_b, high_a // low_b
+                return low_a // low_b, -minus_a // low_b
             extreme = min if atom.op == "min" else max
-            return extreme(low_a, low_b), extreme(high_a, high_b)
+            return extreme(low_a, low_b), extreme(-minus_a, -minus_b)
     return None, None
 
 
@@ -206,7 +194,6 @@ def as_index(value: object) -> Expr:
         except TypeError:
             pass
         raise TypeError(f"expected an integer, got {value!r}")
-    expr = value
-    if expr.dtype not in ("int64", "int32"):
-        raise TypeError(f"expected an integer, got {expr!r} of {expr.dtype}")
-    return expr if expr.dtype == "int64" else Expr("cast", (expr,), "int64")
+    if value.dtype not in INTS:
+        raise TypeError(f"expected an integer, got {value!r} of {value.dtype}")
+    return value if value.dtype == "int64" else Expr("cast", (value,), "int64")

@@ -6,6 +6,7 @@ All passes of `cuda.loops` are built of these functions; `te.lowering` uses `blo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from upsweep._compiler.loops.expressions import Expr, substitute
@@ -18,13 +19,16 @@ from upsweep._compiler.loops.statements import (
     Produce,
     Statement,
     Store,
+    all_statements,
+    expressions_of,
     inner_statements,
-)
-from upsweep._compiler.loops.traversal import walk
+    loads_of,
+    stored_buffers,
+)  # fmt: skip
 
 __all__ = [
-    "allocate_around", "block_of", "expressions_of", "mapped", "paths_to", "replace_statement", "replaced",
-    "rewritten", "used_buffers", "with_inner",
+    "allocate_around", "block_of", "mapped", "paths_to", "replace_statement", "replaced", "rewritten",
+    "used_buffers", "with_inner",
 ]  # fmt: skip
 
 Change = Callable[[Expr], Expr]
@@ -40,12 +44,8 @@ def with_inner(statement: Statement, inner: Callable[[Statement], Statement]) ->
     """The statement with each one directly inside replaced."""
     if isinstance(statement, Block):
         return block_of(*(inner(step) for step in statement.steps)) if statement.steps else statement
-    if isinstance(statement, For):
-        return For(statement.axis, statement.extent, inner(statement.body), statement.marks, statement.tag)
-    if isinstance(statement, If):
-        return If(statement.condition, inner(statement.body))
-    if isinstance(statement, Allocate):
-        return Allocate(statement.buffer, inner(statement.body))
+    if isinstance(statement, (For, If, Allocate)):
+        return replace(statement, body=inner(statement.body))
     if isinstance(statement, Produce):
         return Produce(statement.name, inner(statement.body))
     return statement
@@ -86,21 +86,10 @@ def replaced(statement: Statement, values: Mapping[Any, Expr]) -> Statement:
     return mapped(statement, lambda expr: substitute(expr, values))
 
 
-def expressions_of(statement: Statement) -> tuple[Expr, ...]:
-    """The expressions of a statement itself."""
-    if isinstance(statement, Store):
-        return (*statement.indices, statement.value)
-    return (statement.condition,) if isinstance(statement, If) else ()
-
-
 def used_buffers(statement: Statement) -> set[Buffer]:
     """The buffers that a statement reads or writes, and those inside it."""
-    buffers = {node.static[0] for expr in expressions_of(statement) for node in walk(expr) if node.op == "load"}
-    if isinstance(statement, Store):
-        buffers.add(statement.buffer)
-    for inner in inner_statements(statement):
-        buffers |= used_buffers(inner)
-    return buffers
+    exprs = (expr for each in all_statements(statement) for expr in expressions_of(each))
+    return {load.static[0] for expr in exprs for load in loads_of(expr)} | stored_buffers(statement)
 
 
 def paths_to(

@@ -20,18 +20,17 @@ def evaluator(expr: Expr) -> Callable[[Sizes], int]:
     if expr.op == "var":
         name = key(expr)
         return lambda sizes: sizes[name]
-    steps: list[tuple[Expr, list[int]]] = []
+    steps: list[tuple[Callable[..., int], list[int]]] = []
 
     def append(node: Expr, args: list[int]) -> int:
-        steps.append((node, args))
+        steps.append((_function(node), args))
         return len(steps) - 1
 
     fold(expr, append)
-    functions = [(_function(node), args) for node, args in steps]
 
     def evaluate(sizes: Sizes) -> int:
         values: list[int] = []
-        for function, args in functions:
+        for function, args in steps:
             values.append(function(sizes, *[values[arg] for arg in args]))
         return values[-1]
 

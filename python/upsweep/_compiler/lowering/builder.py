@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,12 +54,12 @@ class Index:
         return (self.offset, *(stride for _, stride in self.terms))
 
 
+@dataclass(eq=False, slots=True)
 class _Scope:
     """The body of a loop, or the whole program: instructions in order, and their value numbers."""
 
-    def __init__(self) -> None:
-        self.items: list[int | _Scope] = []
-        self.numbers: dict[Any, int] = {}
+    items: list[int | _Scope] = field(default_factory=list)
+    numbers: dict[Any, int] = field(default_factory=dict)
 
 
 class Builder:
@@ -149,8 +149,7 @@ class Builder:
         outer.items.append(scope)
         level = join(*(self._steps[n].level for n in _flat(scope)))
         for carry in carries:
-            step = self._steps[carry]
-            self._steps[carry] = Instruction(step.op, step.args, step.static, level)
+            self._steps[carry] = replace(self._steps[carry], level=level)
             self._scope_of[carry] = outer
         return carries
 
@@ -175,10 +174,9 @@ class Builder:
         order = [n for n in _flat(self._root) if n in live]
         levels = self._levels(order)
         new = {n: position for position, n in enumerate(order)}
-        steps = [self._steps[n] for n in order]
-        renumbered = (tuple(new[arg] for arg in step.args) for step in steps)
+        steps = [(self._steps[n], levels[n]) for n in order]
         return tuple(
-            Instruction(step.op, args, step.static, levels[n]) for n, step, args in zip(order, steps, renumbered)
+            Instruction(step.op, tuple(new[arg] for arg in step.args), step.static, level) for step, level in steps
         ), new
 
     def _live(self, roots: Sequence[int]) -> set[int]:
@@ -209,15 +207,13 @@ class Builder:
             inside: list[int] = []
             for n in order:
                 step = self._steps[n]
-                level = join(
-                    levels[n], *(levels[arg] for arg in step.args), *_own_level(step), *(levels[k] for k in inside)
-                )
+                level = join(*(levels[k] for k in (n, *step.args, *inside)), *_own_level(step))
                 inside += [n] if step.op == "loop" else []
                 group = [n, *inside] + ([step.args[0]] if step.op == "put" else [])
                 for member in group:
-                    if join(levels[member], level) != levels[member]:
-                        levels[member] = join(levels[member], level)
-                        changed = True
+                    joined = join(levels[member], level)
+                    changed |= joined != levels[member]
+                    levels[member] = joined
                 inside = inside[:-1] if step.op == "end" else inside
         return levels
 
@@ -308,9 +304,8 @@ class Builder:
                 return other
             if value == -1:
                 return self.call("neg", other)
-            if negated and self._inner("neg", other):
-                return self.mul(negated[0], self.call("neg", other))
-            if negated and self._rarer(other, one) and not self._rarer(one, other):
+            is_rarer = self._rarer(other, one) and not self._rarer(one, other)
+            if negated and (is_rarer or self._inner("neg", other)):
                 return self.mul(negated[0], self.call("neg", other))
             product = self._reassociated(one, factors) if factors else None
             if product is not None:

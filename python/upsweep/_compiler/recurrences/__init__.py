@@ -9,8 +9,8 @@
 
 - `symbols`: the symbolic numbers that an update is called with.
 - `trace`: the traced update and its dtypes; `guards`: the cache of traces and compiled scans.
-- `recurrence`: the representation, and rewrites of it; `text`: its serialisation.
-- `associative`, `linear_update`, `adjoint`: analyses of it.
+- `recurrence`: the representation, its rewrites, its adjoint and its serialisation.
+- `associative`: the monoid or the linear form of it.
 
 Start reading at `recurrence.Recurrence` and `trace.trace`. `_compiler.llvm.scans` and `_compiler.cuda.scans`
 generate code from a recurrence.

@@ -9,7 +9,7 @@ argmax, argmin          several states that are replaced together where one of t
 
 The numbers of a run of steps are computed by a recurrence as well, `Monoid.reduce`, which starts from the
 identity. `_core.user_scan` chooses the path of a scan by `find_monoid`; the backends and `_user_scan.aggregates`
-combine runs.
+combine runs. `find_linear` recognises updates that `linear_recurrence` runs on CUDA.
 """
 
 from __future__ import annotations
@@ -17,64 +17,45 @@ from __future__ import annotations
 import decimal
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from upsweep._compiler.formulas.nodes import Node, constant, make, order
+from upsweep._compiler.formulas.nodes import Node, constant, fold, make, order
 from upsweep._compiler.formulas.scalar_ops import operation
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, state
 
-__all__ = ["MOST_STATES", "Monoid", "find_monoid", "matrix_power", "matrix_powers", "repeated_factor"]
+__all__ = [
+    "LinearUpdate", "Monoid", "find_linear", "find_monoid", "matrix_powers", "repeated_factor",
+]  # fmt: skip
 
-MOST_STATES = 4
+_MAX_STATES = 4
 
 
 @dataclass(frozen=True)
 class Monoid:
-    """How the steps of a recurrence are combined.
+    """How the steps of a recurrence are combined."""
 
-    Attributes
-    ----------
-    kind : str
-        "affine", "max", "min", "logaddexp", "argmax" or "argmin".
-    reduce : Recurrence
-        Computes what a run of steps does: the matrix (or shift) if it `varies` with time, then the vector (or
-        bound).
-    start : tuple of float
-        The identity, from which `reduce` starts.
-    varies : bool
-        Whether the matrix or shift depends on the inputs.
-    matrix : tuple of Node
-        The matrix or shift of one step, if it does not vary.
-    key_state : int
-        The state that argmax and argmin compare.
-    keeps_ties : bool
-        Whether argmax and argmin keep the earlier one of equal keys.
-    bias : Recurrence, optional
-        Of an affine update whose matrix does not vary: its outputs are what a step adds to the states.
-    can_reset : bool
-        Of max, min and logaddexp: whether a shift of -inf (min: inf) may reset the state.
-    """
-
-    kind: str
+    kind: str  # "affine", "max", "min", "logaddexp", "argmax" or "argmin"
+    # Computes what a run of steps does: the matrix (or shift) if it varies in time, then the vector (or bound).
     reduce: Recurrence
-    start: tuple[float, ...]
-    varies: bool
-    matrix: tuple[Node, ...]
-    key_state: int = 0
-    keeps_ties: bool = True
-    bias: Recurrence | None = None
-    can_reset: bool = False
+    start: tuple[float, ...]  # the identity, from which `reduce` starts
+    varies: bool  # whether the matrix or shift depends on the inputs
+    matrix: tuple[Node, ...]  # the matrix or shift of one step, if it does not vary
+    key_state: int = 0  # the state that argmax and argmin compare
+    keeps_ties: bool = True  # whether argmax and argmin keep the earlier one of equal keys
+    bias: Recurrence | None = None  # of an affine update that does not vary: its outputs are what a step adds
+    can_reset: bool = False  # of max, min, logaddexp: whether a shift of -inf (min: inf) may reset the state
 
 
 @functools.lru_cache(512)
 def find_monoid(recurrence: Recurrence) -> tuple[Monoid | None, str]:
     """The monoid of a recurrence, if it has one, and a sentence that says why or why not."""
-    if recurrence.n_states > MOST_STATES:
-        return None, f"it has {recurrence.n_states} states, and at most {MOST_STATES} are combined"
+    if recurrence.n_states > _MAX_STATES:
+        return None, f"it has {recurrence.n_states} states, and at most {_MAX_STATES} are combined"
     affine = _affine(recurrence)
     if affine is not None:
         many = "its state" if recurrence.n_states == 1 else f"its {recurrence.n_states} states"
@@ -97,15 +78,11 @@ _DIGITS = decimal.Context(prec=40, traps=[])
 
 
 @functools.lru_cache(256)
-def matrix_power(numbers: tuple[float, ...], n: int) -> NDArray[np.float64]:
-    """The matrix with these entries, row by row, to the power n; each entry is right to the last bit or two."""
-    power: NDArray[np.float64] = matrix_powers(numbers, n, 1)[0]
-    return power
+def matrix_powers(numbers: tuple[float, ...], n: int, count: int = 1) -> NDArray[np.float64]:
+    """The matrix with these entries, row by row, to the powers n, 2 n, 4 n and so on: `count` of them.
 
-
-@functools.lru_cache(256)
-def matrix_powers(numbers: tuple[float, ...], n: int, count: int) -> NDArray[np.float64]:
-    """`count` powers of the matrix: to the power n, 2 n, 4 n and so on."""
+    Each entry is right to the last bit or two.
+    """
     k = math.isqrt(len(numbers))
     square = np.array([decimal.Decimal(number) for number in numbers], object).reshape(k, k)
     with decimal.localcontext(_DIGITS):
@@ -133,9 +110,12 @@ def repeated_factor(monoid: Monoid, dtype: np.dtype[np.floating], n_steps: int) 
         return ()
     factor = np.array([evaluate(node, dtype) for node in monoid.matrix], np.float64)
     if monoid.kind == "affine":
-        return tuple(matrix_power(tuple(factor.tolist()), n_steps).ravel().tolist())
+        return tuple(matrix_powers(tuple(factor.tolist()), n_steps).ravel().tolist())
     with np.errstate(all="ignore"):
         return tuple((factor * n_steps).tolist())
+
+
+_ONE, _ZERO = constant(1), constant(0)
 
 
 def _is_free(node: Node) -> bool:
@@ -143,32 +123,27 @@ def _is_free(node: Node) -> bool:
     return "i" not in node.kinds
 
 
-def _add(a: Node | None, b: Node | None) -> Node | None:
-    if a is None or b is None:
-        return a if b is None else b
-    return make("add", a, b)
+def _joined(op: str, a: Node | None, b: Node | None) -> Node | None:
+    """``op(a, b)``, of which a missing operand is the neutral element."""
+    return operation(op, a, b) if a is not None and b is not None else a or b
 
 
 def _times(a: Node, b: Node) -> Node:
-    if a is _ONE:
-        return b
-    return a if b is _ONE else make("mul", a, b)
+    return b if a is _ONE else a if b is _ONE else make("mul", a, b)
 
 
-_ONE, _ZERO = constant(1), constant(0)
+def _chosen(condition: Node, a: Node, b: Node) -> Node:
+    """``where(condition, a, b)``; `a` itself if both are the same node, so that a constant factor stays one."""
+    return a if a is b else operation("where", condition, a, b)
+
 
 # A number as sum(coefficient * state) + bias; a missing part is 0.
 _Linear = tuple[dict[int, Node], Node | None]
 
 
-def _linear(root: Node) -> _Linear | None:
-    terms: dict[Node, _Linear | None] = {}
-    for node in order(root):
-        terms[node] = ({}, node) if _is_free(node) else _linear_of(node, [terms[arg] for arg in node.args])
-    return terms[root]
-
-
 def _linear_of(node: Node, args: list[_Linear | None]) -> _Linear | None:
+    if _is_free(node):
+        return {}, node
     if node.op == "variable":
         return {node.static[0]: _ONE}, None
     known = [arg for arg in args if arg is not None]
@@ -177,18 +152,16 @@ def _linear_of(node: Node, args: list[_Linear | None]) -> _Linear | None:
     if node.op in ("add", "sub"):
         (a, bias_a), (b, bias_b) = known
         if node.op == "sub":
-            b, bias_b = _negated(b, bias_b)
-        total = {p: _add(a.get(p), b.get(p)) for p in {**a, **b}}
-        return {p: c for p, c in total.items() if c is not None}, _add(bias_a, bias_b)
+            b, bias_b = _each((b, bias_b), lambda part: make("neg", part))
+        total = {p: _joined("add", a.get(p), b.get(p)) for p in {**a, **b}}
+        return {p: c for p, c in total.items() if c is not None}, _joined("add", bias_a, bias_b)
     if node.op == "neg":
-        return _negated(*known[0])
-    if node.op in ("mul", "div"):
-        for place, factor in enumerate(node.args):
-            if _is_free(factor) and (node.op == "mul" or place == 1):
-                a, bias = known[1 - place]
-                scaled = {p: _scaled(node.op, c, factor) for p, c in a.items()}
-                return scaled, None if bias is None else _scaled(node.op, bias, factor)
-        return None
+        return _each(known[0], lambda part: make("neg", part))
+    for factor, other in zip(node.args, known[::-1]):
+        if node.op == "mul" and _is_free(factor):
+            return _each(other, functools.partial(_times, b=factor))
+    if node.op == "div" and _is_free(node.args[1]):
+        return _each(known[0], lambda part: make("div", part, node.args[1]))
     if node.op == "where" and _is_free(node.args[0]):
         condition = node.args[0]
         (a, bias_a), (b, bias_b) = known[1:]
@@ -197,22 +170,15 @@ def _linear_of(node: Node, args: list[_Linear | None]) -> _Linear | None:
     return None
 
 
-def _negated(coefficients: dict[int, Node], bias: Node | None) -> _Linear:
-    return {p: make("neg", c) for p, c in coefficients.items()}, None if bias is None else make("neg", bias)
-
-
-def _chosen(condition: Node, a: Node, b: Node) -> Node:
-    """``where(condition, a, b)``; `a` itself if both are the same node, so that a constant factor stays one."""
-    return a if a is b else operation("where", condition, a, b)
-
-
-def _scaled(op: str, node: Node, factor: Node) -> Node:
-    return _times(node, factor) if op == "mul" else make("div", node, factor)
+def _each(form: _Linear, change: Callable[[Node], Node]) -> _Linear:
+    """The form with a linear function applied to all of its parts."""
+    coefficients, bias = form
+    return {p: change(c) for p, c in coefficients.items()}, None if bias is None else change(bias)
 
 
 def _affine(recurrence: Recurrence) -> Monoid | None:
     k = recurrence.n_states
-    rows = [_linear(root) for root in recurrence.states]
+    rows = [fold(root, _linear_of) for root in recurrence.states]
     known = [row for row in rows if row is not None]
     if len(known) < k:
         return None
@@ -233,16 +199,12 @@ def _affine(recurrence: Recurrence) -> Monoid | None:
 def _combination(coefs: dict[int, Node], values: list[Node], bias: Node | None) -> Node:
     total: Node | None = None
     for place, coef in sorted(coefs.items()):
-        total = _add(total, _times(coef, values[place]))
-    return _add(total, bias) or _ZERO
+        total = _joined("add", total, _times(coef, values[place]))
+    return _joined("add", total, bias) or _ZERO
 
 
 # A number as op(state + shift, bound); a missing part is the neutral element of op.
 _Tropical = tuple[Node | None, Node | None]
-
-
-def _either(op: str, a: Node | None, b: Node | None) -> Node | None:
-    return operation(op, a, b) if a is not None and b is not None else a or b
 
 
 def _tropical_of(node: Node, args: list[_Tropical | None], op: str, own: _Tropical) -> _Tropical | None:
@@ -263,7 +225,7 @@ def _tropical_of(node: Node, args: list[_Tropical | None], op: str, own: _Tropic
         return None
     if node.op == op:
         (shift_a, bound_a), (shift_b, bound_b) = known
-        return _either(op, shift_a, shift_b), _either(op, bound_a, bound_b)
+        return _joined(op, shift_a, shift_b), _joined(op, bound_a, bound_b)
     for place, other in enumerate(node.args):
         if _is_free(other) and (node.op == "add" or (node.op == "sub" and place == 1)):
             shift, bound = known[1 - place]
@@ -277,10 +239,7 @@ def _neutral(op: str) -> float:
 
 
 def _pair(root: Node, op: str, own: _Tropical) -> _Tropical | None:
-    pairs: dict[Node, _Tropical | None] = {}
-    for node in order(root):
-        pairs[node] = _tropical_of(node, [pairs[arg] for arg in node.args], op, own)
-    return pairs[root]
+    return fold(root, lambda node, args: _tropical_of(node, args, op, own))
 
 
 def _tropical(recurrence: Recurrence, op: str, name: str) -> Monoid | None:
@@ -301,24 +260,56 @@ def _tropical(recurrence: Recurrence, op: str, name: str) -> Monoid | None:
 
 def _winner(recurrence: Recurrence) -> Monoid | None:
     """The monoid of an update that replaces all states where a new key beats the key state."""
+    condition = recurrence.states[0].args[0] if recurrence.states[0].op == "where" else None
+    if condition is None or condition.op not in ("lt", "le"):
+        return None
+    for p, root in enumerate(recurrence.states):
+        if root.op != "where" or root.args[0] is not condition or root.args[2] is not state(p):
+            return None
+        if not _is_free(root.args[1]):
+            return None
     for key_state, root in enumerate(recurrence.states):
-        if root.op != "where" or root.args[0].op not in ("lt", "le"):
-            continue
-        condition, new_key, old_key = root.args
         own = state(key_state)
-        if old_key is not own or set(condition.args) != {own, new_key} or not _is_free(new_key):
-            continue
-        most = condition.args[0] is own
-        if all(
-            other.op == "where"
-            and other.args[0] is condition
-            and _is_free(other.args[1])
-            and other.args[2] is state(p)
-            for p, other in enumerate(recurrence.states)
-        ):
+        if set(condition.args) == {own, root.args[1]}:
+            is_max = condition.args[0] is own
             start = [0.0] * recurrence.n_states
-            start[key_state] = -math.inf if most else math.inf
+            start[key_state] = -math.inf if is_max else math.inf
             reduce = Recurrence(recurrence.states, (), recurrence.n_inputs)
-            kind = "argmax" if most else "argmin"
+            kind = "argmax" if is_max else "argmin"
             return Monoid(kind, reduce, tuple(start), False, (), key_state, condition.op == "lt")
     return None
+
+
+class LinearUpdate(NamedTuple):
+    """y[t] = gates[t] * y[t-1] + tokens[t], by the positions of inputs; without gates, `factor` is the gate."""
+
+    gates: int | None
+    factor: float
+    tokens: int
+
+
+@functools.lru_cache(512)
+def find_linear(recurrence: Recurrence) -> LinearUpdate | None:
+    """The linear form of a recurrence with one state that is its only output; None if it has none."""
+    if recurrence.n_states != 1 or recurrence.outputs not in ((), recurrence.states):
+        return None
+    (root,) = recurrence.states
+    for moved, tokens in (root.args, root.args[::-1]) if root.op == "add" else ():
+        place = _input(tokens)
+        if place is None:
+            continue
+        if moved is state(0):
+            return LinearUpdate(None, 1.0, place)
+        if moved.op == "mul" and state(0) in moved.args:
+            factor = moved.args[0] if moved.args[1] is state(0) else moved.args[1]
+            if factor.op == "constant":
+                return LinearUpdate(None, float(factor.static[0]), place)
+            gates = _input(factor)
+            if gates is not None and gates != place:
+                return LinearUpdate(gates, 1.0, place)
+    return None
+
+
+def _input(node: Node) -> int | None:
+    is_input = node.op == "variable" and node.static[1] == "j"
+    return int(node.static[0]) if is_input else None

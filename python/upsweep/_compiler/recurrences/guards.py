@@ -82,9 +82,7 @@ class _Dependencies:
                     self.add(cell.cell_contents, names)
                 except ValueError:  # not assigned yet
                     self.values.append(_UNASSIGNED)
-            for default in function.__defaults__ or ():
-                self.add(default, names)
-            for default in (function.__kwdefaults__ or {}).values():
+            for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
                 self.add(default, names)
 
     def add(self, value: Any, names: tuple[str, ...]) -> None:
@@ -98,17 +96,13 @@ class _Dependencies:
             self.values.append(value)
         elif kind is types.ModuleType:
             self.values.append(value)
-            if self._is_new(value, names):
-                self._add_attributes([value.__dict__], names)
-        elif kind is types.FunctionType:
-            if _is_from_library(value):
-                self.values.append(value)
-            else:
-                self.add_function(value)
-        elif isinstance(value, type):
+            self._add_attributes(value, [value.__dict__], names)
+        elif kind is types.FunctionType and not _is_from_library(value):
+            self.add_function(value)
+        elif kind is types.FunctionType or isinstance(value, type):
             self.values.append(value)
-            if not _is_from_library(value) and self._is_new(value, names):
-                self._add_attributes([vars(base) for base in value.__mro__[:-1]], names)
+            if not _is_from_library(value):
+                self._add_attributes(value, [vars(base) for base in value.__mro__[:-1]], names)
         elif isinstance(value, tuple):
             self.values += [kind, len(value)]
             for item in value:
@@ -117,16 +111,15 @@ class _Dependencies:
             self.values += [kind, len(value.args), *value.keywords]
             for item in (value.func, *value.args, *value.keywords.values()):
                 self.add(item, names)
-        elif kind is types.MethodType:
+        elif isinstance(value, (types.MethodType, staticmethod, classmethod)):
             self.add(value.__func__, names)
-            self.add(value.__self__, names)
-        elif isinstance(value, (staticmethod, classmethod)):
-            self.add(value.__func__, names)
+            if isinstance(value, types.MethodType):
+                self.add(value.__self__, names)
         else:
             raise Unguardable
 
-    def _add_attributes(self, namespaces: list[Any], names: tuple[str, ...]) -> None:
-        for name in names:
+    def _add_attributes(self, owner: Any, namespaces: list[Any], names: tuple[str, ...]) -> None:
+        for name in names if self._is_new(owner, names) else ():
             for attributes in namespaces:
                 if name in attributes:
                     self.add(attributes[name], names)

@@ -7,25 +7,21 @@ Numbers that were lifted out of the expressions, so that other numbers need no o
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from upsweep._compiler.formulas import ops
-from upsweep._compiler.formulas.nodes import Node, constant, order, substitute, variable
+from upsweep._compiler.formulas.nodes import Node, as_rows, constant, from_rows, make, order, substitute, variable
+from upsweep._compiler.formulas.reference import evaluate as evaluate_formula
+from upsweep._compiler.formulas.scalar_ops import pull_back
 
 __all__ = [
-    "Recurrence",
-    "describe",
-    "evaluate",
-    "input_",
-    "inputs_read",
-    "keeping_states",
-    "lifted",
-    "state",
-    "with_constants",
-]
+    "Recurrence", "adjoint", "evaluate", "input_", "inputs_read", "keeping_states", "lifted", "parsed", "state",
+    "with_constants", "written",
+]  # fmt: skip
 
 
 def state(position: int) -> Node:
@@ -60,18 +56,26 @@ class Recurrence:
         k = self.n_states
         return Recurrence(new[:k], new[k:], self.n_inputs if n_inputs is None else n_inputs)
 
-    def key(self) -> str:
-        """A text that is equal for equal recurrences, in any process."""
-        return f"{self.n_inputs} {describe(self.states)} -> {describe(self.outputs)}"
+
+@functools.lru_cache(256)
+def written(recurrence: Recurrence) -> str:
+    """The recurrence as JSON text, which `parsed` reads: torch's operations and cache keys take strings."""
+    number = {node: place for place, node in enumerate(order(*recurrence.roots))}
+    places = [number[root] for root in recurrence.roots]
+    return json.dumps([recurrence.n_inputs, recurrence.n_states, places, as_rows(*recurrence.roots)])
 
 
-def describe(roots: tuple[Node, ...]) -> str:
-    """The expressions as a list of numbered operations."""
-    number: dict[Node, int] = {}
-    for node in order(*roots):
-        number[node] = len(number)
-    lines = [f"{node.op}{[number[arg] for arg in node.args]}{node.static!r}" for node in number]
-    return "; ".join([*lines, str([number[root] for root in roots])])
+@functools.lru_cache(256)
+def parsed(text: str) -> Recurrence:
+    """The recurrence that `written` serialised, in any process."""
+    n_inputs, n_states, places, rows = json.loads(text)
+    nodes = from_rows((op, args, _tuples(static), dim) for op, args, static, dim in rows)
+    roots = tuple(nodes[place] for place in places)
+    return Recurrence(roots[:n_states], roots[n_states:], n_inputs)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 # Numbers that stay in the code: it is shorter with them, and many recurrences have them.
@@ -112,23 +116,28 @@ def _with_constants(recurrence: Recurrence, numbers: tuple[tuple[int, str], ...]
     return recurrence.rewritten({input_(place): constant(float.fromhex(text)) for place, text in numbers})
 
 
-_MEANINGS: dict[str, Callable[..., object]] = {
-    "where": lambda c, a, b: np.where(c != 0, a, b),
-    "minimum": np.minimum,
-    "maximum": np.maximum,
-    "logaddexp": np.logaddexp,
-}
-
-
 def evaluate(node: Node, dtype: np.dtype[np.floating]) -> float:
     """The value of a node without variables, computed in a dtype."""
-    values: dict[Node, object] = {}
-    with np.errstate(all="ignore"):
-        for each in order(node):
-            if each.op in ("constant", "zero"):
-                values[each] = dtype.type(each.static[0] if each.op == "constant" else 0)
-            else:
-                meaning = _MEANINGS.get(each.op) or ops.TABLE[each.op].numpy
-                assert meaning is not None
-                values[each] = meaning(*(values[arg] for arg in each.args), *each.static)
-    return float(values[node])  # type: ignore[arg-type]  # numbers of numpy
+    return float(evaluate_formula(node, (), dtype)[0])
+
+
+@functools.lru_cache(256)
+def adjoint(recurrence: Recurrence) -> Recurrence:
+    """The recurrence of the cotangents, which runs backwards in time and is affine in its state.
+
+    With r the cotangent of the state after step t, and g the cotangent of the output of step t,
+
+        r' = r df/ds + g dg/ds        is the new state of the adjoint, and
+             r df/dx + g dg/dx        its output: the gradient by the inputs of step t.
+
+    Its inputs are the inputs of the recurrence, the states before each step, and the cotangents of the outputs.
+    """
+    k, n = recurrence.n_states, recurrence.n_inputs
+    places: dict[Node, Node] = {state(p): input_(n + p) for p in range(k)}
+    cotangents: dict[Node, Node] = {}
+    incoming = [state(p) for p in range(k)] + [input_(n + k + p) for p in range(len(recurrence.outputs))]
+    for root, cotangent in zip((substitute(root, places) for root in recurrence.roots), incoming):
+        cotangents[root] = make("add", cotangents[root], cotangent) if root in cotangents else cotangent
+    gradients = pull_back(cotangents, (*places.values(), *(input_(p) for p in range(n))))
+    nodes = tuple(constant(0) if node.op == "zero" else node for node in gradients)
+    return Recurrence(nodes[:k], nodes[k:], n + k + len(recurrence.outputs))

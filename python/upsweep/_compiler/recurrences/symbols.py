@@ -7,7 +7,6 @@ that numpy would return. A symbol has no value: Python cannot branch on it.
 from __future__ import annotations
 
 import linecache
-import operator
 import os
 import sys
 from collections.abc import Callable
@@ -18,13 +17,13 @@ import numpy as np
 from upsweep._compiler.formulas.nodes import Node, constant, make
 from upsweep._compiler.formulas.scalar_ops import operation
 
-__all__ = ["FUNCTIONS", "Symbol", "apply", "floating", "user_line"]
+__all__ = ["FUNCTIONS", "Symbol", "apply", "floating", "operand"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _BOOL = np.dtype(bool)
 
 
-def user_line() -> str:
+def _user_line() -> str:
     """The line of the user's program that is running: ``FILE, line 3: the text of the line``."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(
@@ -54,7 +53,12 @@ class Symbol:
         return f"<symbolic {self.dtype or 'number'}>"
 
     def _refuse(self, what: str, remedy: str) -> TypeError:
-        return TypeError(f"update: {what} in {user_line()}\n{remedy}")
+        return TypeError(f"update: {what} in {_user_line()}\n{remedy}")
+
+    def _unknown(self, name: str) -> TypeError:
+        return self._refuse(
+            f"np.{name} is not known for symbolic values", f"known are {', '.join(sorted(FUNCTIONS))}"
+        )
 
     def __bool__(self) -> bool:
         raise self._refuse(
@@ -119,25 +123,14 @@ class Symbol:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
         name = _BY_UFUNC.get(ufunc)
         if name is None or method != "__call__" or keywords:
-            how = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-            raise self._refuse(
-                f"np.{how} is not known for symbolic values", f"known are {', '.join(sorted(FUNCTIONS))}"
-            )
+            raise self._unknown(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
         return apply(name, *inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, keywords: Any) -> Any:
         name = {np.where: "where", np.clip: "clip"}.get(func)
         if name is None or keywords:
-            raise self._refuse(
-                f"np.{func.__name__} is not known for symbolic values", f"known are {', '.join(sorted(FUNCTIONS))}"
-            )
+            raise self._unknown(func.__name__)
         return apply(name, *args)
-
-    def __pow__(self, exponent: Any) -> Any:
-        return apply("power", self, exponent)
-
-    def __rpow__(self, base: Any) -> Any:
-        return apply("power", base, self)
 
     def __neg__(self) -> Any:
         return apply("negative", self)
@@ -154,7 +147,7 @@ class Symbol:
     __hash__ = object.__hash__
 
 
-def _operand(value: Any) -> tuple[Node, Any]:
+def operand(value: Any) -> tuple[Node, Any]:
     """The node of an operand, and its part in dtype promotion: Python's own numbers are weak."""
     if isinstance(value, Symbol):
         return value.node, 1.0 if value.dtype is None else value.dtype
@@ -166,11 +159,11 @@ def _operand(value: Any) -> tuple[Node, Any]:
         return constant(float(value)), floating(value.dtype)
     if isinstance(value, np.ndarray):
         raise TypeError(
-            f"update: an array of shape {value.shape} beside symbolic values in {user_line()}\n"
+            f"update: an array of shape {value.shape} beside symbolic values in {_user_line()}\n"
             "the update is of single numbers: hand the array over in xs, where it broadcasts, or in init"
         )
     raise TypeError(
-        f"update: expected a number, got {type(value).__module__}.{type(value).__qualname__} in {user_line()}"
+        f"update: expected a number, got {type(value).__module__}.{type(value).__qualname__} in {_user_line()}"
     )
 
 
@@ -188,37 +181,33 @@ def _result(kinds: list[Any]) -> np.dtype[Any] | None:
 
 def _plain(op: str) -> Callable[..., Symbol]:
     def function(*values: Any) -> Symbol:
-        nodes, kinds = zip(*map(_operand, values))
+        nodes, kinds = zip(*map(operand, values))
         dtype = _result(list(kinds))
         return Symbol(operation(op, *nodes), np.dtype(np.float64) if dtype == _BOOL else dtype)
 
     return function
 
 
-def _compared(op: str, exchanged: bool = False) -> Callable[[Any, Any], Symbol]:
-    def function(a: Any, b: Any) -> Symbol:
-        x, y = _operand(a)[0], _operand(b)[0]
-        return Symbol(make(op, *((y, x) if exchanged else (x, y))), _BOOL)
-
-    return function
+def _compared(op: str) -> Callable[[Any, Any], Symbol]:
+    return lambda a, b: Symbol(make(op, operand(a)[0], operand(b)[0]), _BOOL)
 
 
 def _truth(value: Any) -> Node:
     """The node of ``value != 0``."""
-    node, kind = _operand(value)
+    node, kind = operand(value)
     return node if kind == _BOOL and not isinstance(kind, float) else make("ne", node, constant(0))
 
 
 def _where(*values: Any) -> Symbol:
     if len(values) != 3:
-        raise TypeError(f"update: np.where takes a condition and two values in {user_line()}")
-    (a, kind_a), (b, kind_b) = map(_operand, values[1:])
+        raise TypeError(f"update: np.where takes a condition and two values in {_user_line()}")
+    (a, kind_a), (b, kind_b) = map(operand, values[1:])
     dtype = _result([kind_a, kind_b])
     return Symbol(operation("where", _truth(values[0]), a, b), dtype)
 
 
 def _power(base: Any, exponent: Any) -> Symbol:
-    (a, kind_a), (b, kind_b) = _operand(base), _operand(exponent)
+    (a, kind_a), (b, kind_b) = operand(base), operand(exponent)
     dtype = _result([kind_a, kind_b])
     if b.op == "constant":
         number = b.static[0]
@@ -229,28 +218,19 @@ def _power(base: Any, exponent: Any) -> Symbol:
     return Symbol(make("powf", a, b), dtype)
 
 
-def _mod(a: Any, b: Any) -> Any:
-    return a - b * apply("floor", apply("divide", a, b))
-
-
-def _sign(x: Any) -> Any:
-    """np.sign: NaN stays NaN."""
-    return apply("where", x != x, x, _plain("sign")(x))
-
-
 _SIMPLE = {
-    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "abs": "abs", "exp":
-    "exp", "log": "log", "sqrt": "sqrt", "square": "square", "reciprocal": "inverse", "sin": "sin", "cos": "cos",
-    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "tanh": "tanh", "floor": "floor",
-    "minimum": "minimum", "maximum": "maximum", "logaddexp": "logaddexp",
+    **{op: op for op in ("add", "abs", "exp", "log", "sqrt", "square", "sin", "cos", "tanh", "floor")},
+    **{op: op for op in ("minimum", "maximum", "logaddexp")},
+    "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "reciprocal": "inverse",
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2",
 }  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _plain(op) for name, op in _SIMPLE.items()},
     "less": _compared("lt"),
     "less_equal": _compared("le"),
-    "greater": _compared("lt", exchanged=True),
-    "greater_equal": _compared("le", exchanged=True),
+    "greater": lambda a, b: apply("less", b, a),
+    "greater_equal": lambda a, b: apply("less_equal", b, a),
     "equal": _compared("eq"),
     "not_equal": _compared("ne"),
     "isnan": lambda x: apply("not_equal", x, x),
@@ -262,8 +242,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "clip": lambda x, low, high: apply("minimum", apply("maximum", x, low), high),
     "power": _power,
     "floor_divide": lambda a, b: apply("floor", apply("divide", a, b)),
-    "remainder": _mod,
-    "sign": _sign,
+    "remainder": lambda a, b: a - b * apply("floor", apply("divide", a, b)),
+    "sign": lambda x: apply("where", x != x, x, _plain("sign")(x)),  # NaN stays NaN, as in numpy
     "sigmoid": lambda x: 1 / (1 + apply("exp", -x)),
 }
 """Functions of symbols and numbers by their names in numpy; sigmoid has none there."""
@@ -284,21 +264,19 @@ def apply(name: str, *values: Any) -> Any:
     return getattr(np, name)(*values)
 
 
-def _binary(name: str, *, swapped: bool = False) -> Callable[[Symbol, Any], Any]:
-    def method(self: Symbol, other: Any) -> Any:
-        return apply(name, other, self) if swapped else apply(name, self, other)
+def _binary(name: str) -> Callable[[Symbol, Any], Any]:
+    return lambda self, other: apply(name, self, other)
 
-    return method
+
+def _reflected(name: str) -> Callable[[Symbol, Any], Any]:
+    return lambda self, other: apply(name, other, self)
 
 
 for _name, _function in {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
-    "mod": "remainder", "and": "logical_and", "or": "logical_or", "xor": "logical_xor",
-}.items():  # fmt: skip
-    setattr(Symbol, f"__{_name}__", _binary(_function))
-    setattr(Symbol, f"__r{_name}__", _binary(_function, swapped=True))
-for _name, _function in {
+    "mod": "remainder", "pow": "power", "and": "logical_and", "or": "logical_or", "xor": "logical_xor",
     "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
 }.items():  # fmt: skip
-    assert hasattr(operator, _name)
     setattr(Symbol, f"__{_name}__", _binary(_function))
+    if not hasattr(object, f"__{_name}__"):  # comparisons are reflected by Python
+        setattr(Symbol, f"__r{_name}__", _reflected(_function))

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._compiler.formulas.nodes import Node, constant
+from upsweep._compiler.formulas.nodes import Node
 from upsweep._compiler.recurrences.guards import GuardedCache
 from upsweep._compiler.recurrences.recurrence import Recurrence, input_, state
-from upsweep._compiler.recurrences.symbols import Symbol, floating
+from upsweep._compiler.recurrences.symbols import Symbol, floating, operand
 
 __all__ = ["Structure", "Traced", "arranged", "cached_trace", "floating", "trace"]
 
@@ -33,7 +33,6 @@ class Traced:
     state_dtypes: tuple[Dtype, ...]
     output_dtypes: tuple[Dtype, ...]
     output_structure: Structure
-    outputs_are_states: bool
     dtype: Dtype  # float32 or float64: steps are computed in it
 
 
@@ -81,14 +80,13 @@ def trace(
     TypeError
         The update does something that has no symbolic form (its line is named), or does not return a new state.
     """
-    n = len(state_dtypes)
     states = [Symbol(state(p), dtype) for p, dtype in enumerate(state_dtypes)]
     inputs = [Symbol(input_(p), floating(dtype)) for p, dtype in enumerate(input_dtypes)]
     _check_parameters(update)
     result = update(arranged(states, state_structure), arranged(inputs, input_structure))
-    new, output, structure, are_states = _parted(update, result, state_structure)
+    new, output, structure = _parted(update, result, state_structure)
     default = np.result_type(*(floating(d) for d in input_dtypes)) if input_dtypes else np.dtype(np.float64)
-    nodes, dtypes = [], []
+    new_states = []
     for place, (item, dtype) in enumerate(zip(new, state_dtypes)):
         node, own = _typed(update, item, dtype)
         if own != dtype:
@@ -97,17 +95,15 @@ def trace(
                 f"update: {which} is {dtype} and becomes {own} in {_name(update)}; "
                 f"give init as {own}, or x as {dtype}"
             )
-        nodes.append(node)
-        dtypes.append(own)
-    outputs = [_typed(update, item, default if default.kind == "f" else np.dtype(np.float64)) for item in output]
-    if are_states:
-        outputs = list(zip(nodes, dtypes))
-    wide = [*state_dtypes, *(d for _, d in outputs), *map(floating, input_dtypes)]
-    dtype_of_steps = np.dtype(np.result_type(np.float32, *wide))
-    recurrence = Recurrence(tuple(nodes[:n]), tuple(node for node, _ in outputs), len(inputs))
-    return Traced(
-        recurrence, tuple(state_dtypes), tuple(d for _, d in outputs), structure, are_states, dtype_of_steps
+        new_states.append((node, own))
+    default = default if default.kind == "f" else np.dtype(np.float64)
+    outputs = new_states if output is None else [_typed(update, item, default) for item in output]
+    output_dtypes = tuple(dtype for _, dtype in outputs)
+    dtype_of_steps = np.dtype(
+        np.result_type(np.float32, *state_dtypes, *output_dtypes, *map(floating, input_dtypes))
     )
+    recurrence = Recurrence(tuple(node for node, _ in new_states), tuple(node for node, _ in outputs), len(inputs))
+    return Traced(recurrence, tuple(state_dtypes), output_dtypes, structure, dtype_of_steps)
 
 
 def _check_parameters(update: Callable[..., Any]) -> None:
@@ -123,17 +119,17 @@ def _check_parameters(update: Callable[..., Any]) -> None:
 
 def _parted(
     update: Callable[..., Any], result: Any, structure: Structure
-) -> tuple[list[Any], list[Any], Structure, bool]:
-    """The new states, the outputs, the structure of the outputs, and whether they are the states."""
+) -> tuple[list[Any], list[Any] | None, Structure]:
+    """The new states, the outputs (None: they are the states) and their structure."""
     if _fits(result, structure):
-        return _items(result, structure), [], structure, True
+        return _items(result, structure), None, structure
     if isinstance(result, (tuple, list)) and len(result) == 2 and _fits(result[0], structure):
         new, output = result
         if output is None:
-            return _items(new, structure), [], None, False
+            return _items(new, structure), [], None
         shape = len(output) if isinstance(output, (tuple, list)) else -1
         if _fits(output, shape):
-            return _items(new, structure), _items(output, shape), shape, False
+            return _items(new, structure), _items(output, shape), shape
     expected = "a number" if structure == -1 else f"a tuple of {structure} numbers"
     raise TypeError(
         f"update: {_name(update)} returned {_described(result)}; expected the new state, {expected} as init is, "
@@ -143,14 +139,9 @@ def _parted(
 
 def _typed(update: Callable[..., Any], item: Any, default: Dtype) -> tuple[Node, Dtype]:
     """The node and the dtype of a result; Python's own numbers have the default dtype."""
-    if isinstance(item, Symbol):
-        return item.node, default if item.dtype is None else item.dtype
-    if isinstance(item, (bool, np.bool_)):
-        return constant(float(item)), np.dtype(bool)
-    if isinstance(item, (int, float)) and not isinstance(item, np.floating):
-        return constant(float(item)), default
-    if isinstance(item, (np.floating, np.integer)):
-        return constant(float(item)), floating(item.dtype)
+    if isinstance(item, (Symbol, int, float, np.bool_, np.floating, np.integer)):
+        node, kind = operand(item)
+        return node, default if isinstance(kind, float) else kind
     raise TypeError(f"update: {_name(update)} returned {type(item).__qualname__} where a number was expected")
 
 

@@ -21,10 +21,9 @@ from upsweep._compiler.cuda.loops.render import render_kernel
 from upsweep._compiler.cuda.loops.split_kernels import Part, split_nest, split_part, with_memory
 from upsweep._compiler.cuda.loops.tile_rows import choose_rows, tile_rows
 from upsweep._compiler.loops.expressions import ITEM_BYTES, Expr, constant_of
-from upsweep._compiler.loops.printing import nest_text
 from upsweep._compiler.loops.rewrite import used_buffers
 from upsweep._compiler.loops.sizes import Sizes, evaluator
-from upsweep._compiler.loops.statements import Allocate, Block, Buffer, Statement
+from upsweep._compiler.loops.statements import Allocate, Block, Buffer, Statement, nest_text
 
 __all__ = ["WIDE", "Program", "programs_of", "text_of"]
 

@@ -19,7 +19,7 @@ from upsweep._compiler.llvm import jit
 from upsweep._compiler.llvm.scans.kernel import StepFunction
 from upsweep._compiler.llvm.target import TARGETS
 from upsweep._compiler.llvm.vectors import CACHE_LINE, Value
-from upsweep._compiler.recurrences.recurrence import Recurrence
+from upsweep._compiler.recurrences.recurrence import Recurrence, written
 
 __all__ = ["VECTORS_AT_ONCE", "compile_sums"]
 
@@ -132,5 +132,5 @@ def compile_sums(rests: Recurrence, level: str, bits: int, shared: tuple[bool, .
     time.
     """
     target = TARGETS[level]
-    key = f"{jit.sources()}\nsums {bits} {shared} {rests.key()}"
+    key = f"{jit.sources()}\nsums {bits} {shared} {written(rests)}"
     return jit.load(key, lambda: _Sums(rests, target, bits, shared).write(), target)

@@ -29,7 +29,7 @@ from upsweep._compiler.llvm.transpose import turned
 from upsweep._compiler.llvm.vectors import CACHE_LINE, Body, Value, Vectors, module
 from upsweep._compiler.lowering.lower_scalars import lower_step
 from upsweep._compiler.lowering.program import Program
-from upsweep._compiler.recurrences.recurrence import Recurrence
+from upsweep._compiler.recurrences.recurrence import Recurrence, written
 
 __all__ = ["StepFunction", "compile_steps", "compile_turn", "cost", "vectors_at_once", "vectors_in_tiles"]
 
@@ -290,7 +290,7 @@ def compile_steps(
     `shared`: inputs that all columns have in common; `past_caches`: outputs are written past the caches.
     """
     target = TARGETS[level]
-    key = f"{jit.sources()}\nsteps {bits} {shared} {past_caches} {recurrence.key()}"
+    key = f"{jit.sources()}\nsteps {bits} {shared} {past_caches} {written(recurrence)}"
     return jit.load(key, lambda: render(recurrence, target, bits, shared, past_caches), target)
 
 
