@@ -90,7 +90,7 @@ class Carry(NamedTuple):
         dtype = parts[1].dtype
         check_carry_state(before, parts[1], _arrays.can_hold)
         if placement is not None:
-            return _backends.advance_on_device(parts, before, dtype)
+            return _backends.cuda_scan.advance_on_device(parts, before, dtype)
         return _advance(self, before.astype(dtype, copy=False))
 
 
@@ -188,7 +188,7 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
         a, b = _parts(carry_a, "carry_a"), _parts(carry_b, "carry_b")
         _arrays.common_placement({"carry_a": a[1], "carry_b": b[1]})
         dtypes = (_common_dtype(a[i], b[i]) for i in (0, 1))
-        return Carry(*_backends.combine_on_device(a, b, *dtypes))
+        return Carry(*_backends.cuda_scan.combine_on_device(a, b, *dtypes))
     reset = carry_a.reset | carry_b.reset
     with np.errstate(all="ignore"):
         product = _times(carry_a.multiplier, carry_b.multiplier)

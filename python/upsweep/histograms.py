@@ -241,7 +241,7 @@ def histc(
     problem = Histogram(numbers, None, thresholds, n_bins)
     if isinstance(numbers, DeviceView):
         _check_held(problem, dtype)
-        result = _backends.user_array(_backends.cuda_bincount.run_histogram(problem, dtype, target))
+        result = _arrays.user_array(_backends.cuda_bincount.run_histogram(problem, dtype, target))
         return result
     counted = _backends.run_histogram(problem, n_threads, ordinal)
     result = _held_by(counted, dtype)
@@ -269,12 +269,12 @@ def _run_on_device(
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return the result and the edges: the user's own array, or a copy on the device."""
     dtype = np.dtype(np.int64) if problem.weights is None else problem.weights.dtype
-    counts = _backends.user_array(_backends.cuda_bincount.run_histogram(problem, dtype))
+    counts = _arrays.user_array(_backends.cuda_bincount.run_histogram(problem, dtype))
     if density:
         widths = _arrays.copy_to_device_of(problem.x, np.array(np.diff(edges), float))
-        counts = counts / _backends.user_array(widths) / counts.sum()
+        counts = counts / _arrays.user_array(widths) / counts.sum()
     ends = _arrays.copy_to_device_of(problem.x, edges) if device_bins is None else device_bins
-    return counts, _backends.user_array(ends)
+    return counts, _arrays.user_array(ends)
 
 
 def _check_held(problem: Histogram, dtype: DType) -> None:

@@ -480,7 +480,7 @@ def _run(
         in_place = () if include_initial else (scan.name, scan.factor_name)
         target = scan_problem.check_out(out, shape, scan.dtype, scan.inputs, in_place, scan.placement)
     elif include_initial:
-        target = _backends.new_result(scan, shape)
+        target = _backends.cuda_scan.new_result(scan, shape)
     after = target  # the part of the result for the states after each step
     if target is not None and include_initial:
         before = (slice(None),) * axis
@@ -491,7 +491,7 @@ def _run(
         return_final=return_final, n_threads=n_threads, device=ordinal,
     )  # fmt: skip
     if target is not None and include_initial:
-        _backends.write_state(scan, first)
-        y = _backends.user_array(target)
+        _backends.cuda_scan.write_state(scan, first)
+        y = _arrays.user_array(target)
     result = y if out is None else out
     return (result, final) if return_final else result

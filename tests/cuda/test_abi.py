@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import upsweep
 from upsweep._backends.cpu import _machine
-from upsweep._backends.cuda import abi, aggregate_launch, bincount_launch, library, scan_launch
+from upsweep._backends.cuda import abi, bincount_launch, library, scan_launch
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 
 HEADER = Path(__file__).parents[2] / "cuda" / "include" / "upsweep_cuda.h"
@@ -365,7 +365,7 @@ def test_a_step_is_rounded_to_any_dtype(monkeypatch):
     value = array((5,), "float64", (8,))
     for dtype in ("float16", "bfloat16", "float32", "int32"):
         result = array((5,), dtype, (4,))
-        aggregate_launch.step(None, value, None, result, result, device=0, stream=0, allocate=lambda n: (0, None))
+        scan_launch.advance(None, value, None, result, result, device=0, stream=0, allocate=lambda n: (0, None))
     assert len(plans) == 4
 
 
@@ -375,7 +375,7 @@ def test_integers_are_not_multiplied(monkeypatch, dtype):
     problems = []
     monkeypatch.setattr(scan_launch, "run_scan", lambda p, allocate: problems.append(p))
     value = array((5,), dtype, (8,))
-    aggregate_launch.step(value, value, None, value, value, device=0, stream=0, allocate=lambda n: (0, None))
+    scan_launch.advance(value, value, None, value, value, device=0, stream=0, allocate=lambda n: (0, None))
     (p,) = problems
     assert (p.gates.data is None, p.gamma_re) == ((False, 0.0) if dtype == "float64" else (True, 1.0))
 

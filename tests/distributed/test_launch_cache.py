@@ -19,8 +19,10 @@ def backend(monkeypatch):
         described.append(problem)
         return problem
 
-    monkeypatch.setattr(_backends, "prepare_cuda_scan", prepare)
-    monkeypatch.setattr(_backends, "start_cuda_scan", lambda problem, allocate: started.append(bytes(problem)))
+    monkeypatch.setattr(_backends.cuda_scan_launch, "prepare_scan", prepare)
+    monkeypatch.setattr(
+        _backends.cuda_scan_launch, "start_scan", lambda problem, allocate: started.append(bytes(problem))
+    )
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
     monkeypatch.setattr(caches, "_launches", LRUCache(2048))
@@ -48,7 +50,7 @@ def expected_problem(shard, x, rows, initial, steps, out, final):
     """The problem as any scan is described, without the cache."""
     scan, describe, narrow = shard.scan, executors.describe, shard._narrow
     return bytes(
-        _backends.cuda_problem(
+        _backends.cuda_scan_launch.problem(
             describe(narrow(x, rows, steps)), describe(narrow(scan.gates, rows, steps)),
             scan.factor if scan.gamma is None else describe(shard.narrow_state(scan.gamma, rows)),
             describe(initial), describe(narrow(scan.reset, rows, steps)), describe(narrow(out, rows, steps)),

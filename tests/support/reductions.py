@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from host_device import describe
 from numpy.lib.array_utils import byte_bounds
-from upsweep._backends.cuda import abi, aggregate_launch
+from upsweep._backends.cuda import abi, scan_launch
 from upsweep._backends.cuda.memory import DeviceMemory
 
 SOURCES = Path(__file__).parents[2] / "cuda"
@@ -158,7 +158,7 @@ def reduce(
             memory.send(a) if isinstance(a, np.ndarray) else a for a in (x, gates, gamma, reset, initial)
         )
         multiplier, value, dropped = targets = [memory.send(array) for array in results]
-        aggregate_launch.reduce(
+        scan_launch.reduce(
             x, gates, gamma, reset, None if only_value else multiplier, value, None if only_value else dropped,
             initial=initial, axis=axis, reverse=reverse, device=0, stream=0, allocate=memory.allocate,
         )  # fmt: skip

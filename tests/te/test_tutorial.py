@@ -129,7 +129,7 @@ def test_a_computed_input_and_work_after_the_scan():
 
 def test_devices_that_are_not_there(monkeypatch):
     monkeypatch.setattr(
-        tvm._backends.cuda_device_copy, "why_no_device", lambda ordinal: "this machine has no CUDA device"
+        tvm._backends.cuda_memory, "why_no_device", lambda ordinal: "this machine has no CUDA device"
     )
     assert not tvm.gpu(0).exist and tvm.cpu(0).exist
     with pytest.raises(RuntimeError, match=r"device: cuda\(0\): this machine has no CUDA device"):

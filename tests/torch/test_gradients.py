@@ -257,13 +257,13 @@ LENGTHS = [2, 3, 7, 8, 33, 100, 128, 129]  # of 1 there is a gamma, and no gates
 def uses_kernel(monkeypatch):
     """What the kernel for both gradients answers, call by call: whether it was for these lines."""
     answers = []
-    run = executors._backends.run_cuda_lines_backward
+    run = executors._backends.cuda_scan_launch.run_lines_backward
 
     def counted(*args, **keywords):
         answers.append(run(*args, **keywords))
         return answers[-1]
 
-    monkeypatch.setattr(executors._backends, "run_cuda_lines_backward", counted)
+    monkeypatch.setattr(executors._backends.cuda_scan_launch, "run_lines_backward", counted)
     return answers
 
 

@@ -21,7 +21,7 @@ other than numpy. Start reading at `arguments.as_operand`.
 from __future__ import annotations
 
 from upsweep._arrays.arguments import as_array, as_number, as_operand, cast, check_device, refuse_device
-from upsweep._arrays.descriptor import Array, DeviceView, Operand, contiguous_strides
+from upsweep._arrays.descriptor import Array, DeviceView, Operand, contiguous_strides, user_array
 from upsweep._arrays.dlpack import any_dlpack_only, call_via_dlpack
 from upsweep._arrays.dtypes import (
     accumulator_dtype,
@@ -63,7 +63,8 @@ __all__ = [
     "broadcast_together", "calculates", "call_via_dlpack", "can_hold", "cast", "check_device",
     "common_placement", "complex_dtype", "contiguous_strides", "copied", "device_layout_key",
     "host_layout_key", "inexact_dtype", "is_bfloat16", "name_of", "namespace", "on_device", "on_device_of",
-    "refuse_device", "result_dtype", "copy_to_device_of", "stacked", "state_dtype", "type_name", "view_tensor",
+    "refuse_device", "result_dtype", "copy_to_device_of", "stacked", "state_dtype", "type_name", "user_array",
+    "view_tensor",
 ]  # fmt: skip
 
 view_tensor = TORCH.view

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "DeviceView", "Operand", "Origin", "contiguous_strides"]
+__all__ = ["Array", "DeviceView", "Operand", "Origin", "contiguous_strides", "user_array"]
 
 
 Array = NDArray[Any]
@@ -236,6 +236,11 @@ for _name in (
     "__reduce_ex__", "__setitem__",
 ):  # fmt: skip
     setattr(DeviceView, _name, _refused(_name))
+
+
+def user_array(array: Operand) -> Any:
+    """Return the user's array that a device view describes; other arrays are returned unchanged."""
+    return array.origin.owner if isinstance(array, DeviceView) else array
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

@@ -39,66 +39,32 @@ from upsweep._core.scan import Scan
 
 if TYPE_CHECKING:
     from upsweep._backends.cpu import user_scan as cpu_user_scan
-    from upsweep._backends.cuda import aggregate_launch as cuda_aggregate_launch
     from upsweep._backends.cuda import bincount as cuda_bincount
-    from upsweep._backends.cuda import bincount_sync as cuda_bincount_sync
-    from upsweep._backends.cuda import device_copy as cuda_device_copy
+    from upsweep._backends.cuda import bincount_launch as cuda_bincount_launch
     from upsweep._backends.cuda import loops as cuda_loops
+    from upsweep._backends.cuda import memory as cuda_memory
     from upsweep._backends.cuda import pairs_launch as cuda_pairs_launch
+    from upsweep._backends.cuda import scan as cuda_scan
+    from upsweep._backends.cuda import scan_launch as cuda_scan_launch
     from upsweep._backends.cuda import user_scan as cuda_user_scan
-    from upsweep._backends.cuda.context import user_array
-    from upsweep._backends.cuda.descriptor import ArrayDescriptor as ArrayDescriptor
-    from upsweep._backends.cuda.scan import advance_on_device, combine_on_device, new_result, write_state
-    from upsweep._backends.cuda.scan_launch import prepare_scan as prepare_cuda_scan
-    from upsweep._backends.cuda.scan_launch import problem as cuda_problem
-    from upsweep._backends.cuda.scan_launch import run_lines as run_cuda_lines
-    from upsweep._backends.cuda.scan_launch import run_lines_backward as run_cuda_lines_backward
-    from upsweep._backends.cuda.scan_launch import run_scan as run_cuda_scan
-    from upsweep._backends.cuda.scan_launch import start_scan as start_cuda_scan
 
 __all__ = [
-    "ArrayDescriptor", "advance_on_device", "check_threads", "combine_on_device", "cpu_user_scan",
-    "cuda_aggregate_launch", "cuda_bincount", "cuda_bincount_sync", "cuda_device_copy", "cuda_loops",
-    "cuda_pairs_launch", "cuda_problem", "cuda_user_scan", "fill_linear_thresholds", "find_extremes",
-    "new_result", "prepare_cuda_scan", "reduce_scan", "run_count", "run_cuda_lines",
-    "run_cuda_lines_backward", "run_cuda_scan", "run_histogram", "run_pairs", "run_scan", "start_cuda_scan",
-    "user_array", "write_state",
+    "check_threads", "cpu_user_scan", "cuda_bincount", "cuda_bincount_launch", "cuda_memory", "cuda_loops",
+    "cuda_pairs_launch", "cuda_scan", "cuda_scan_launch", "cuda_user_scan", "fill_linear_thresholds",
+    "find_extremes", "reduce_scan", "run_count", "run_histogram", "run_pairs", "run_scan",
 ]  # fmt: skip
-
-# Imported on first use, because most programs use no device and no compiler, and the imports take some ms: modules
-# of the backends, and functions and types of `cuda`. Those of `scan_launch` are for callers with pointers,
-# strides, a stream and an allocator: `_torch` and `distributed`.
-_ON_FIRST_USE = {
-    "ArrayDescriptor": ("cuda.descriptor", "ArrayDescriptor"),
-    "advance_on_device": ("cuda.scan", "advance_on_device"),
-    "combine_on_device": ("cuda.scan", "combine_on_device"),
-    "cpu_user_scan": ("cpu.user_scan", None),
-    "cuda_aggregate_launch": ("cuda.aggregate_launch", None),
-    "cuda_bincount": ("cuda.bincount", None),
-    "cuda_bincount_sync": ("cuda.bincount_sync", None),
-    "cuda_device_copy": ("cuda.device_copy", None),
-    "cuda_loops": ("cuda.loops", None),
-    "cuda_pairs_launch": ("cuda.pairs_launch", None),
-    "cuda_problem": ("cuda.scan_launch", "problem"),
-    "cuda_user_scan": ("cuda.user_scan", None),
-    "new_result": ("cuda.scan", "new_result"),
-    "prepare_cuda_scan": ("cuda.scan_launch", "prepare_scan"),
-    "run_cuda_lines": ("cuda.scan_launch", "run_lines"),
-    "run_cuda_lines_backward": ("cuda.scan_launch", "run_lines_backward"),
-    "run_cuda_scan": ("cuda.scan_launch", "run_scan"),
-    "start_cuda_scan": ("cuda.scan_launch", "start_scan"),
-    "user_array": ("cuda.context", "user_array"),
-    "write_state": ("cuda.scan", "write_state"),
-}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what `_ON_FIRST_USE` lists."""
-    if name not in _ON_FIRST_USE:
+    """Import a module of a backend, ``cuda.scan_launch`` for `cuda_scan_launch`, on first use.
+
+    Most programs use no device and no compiler, and the imports take some ms. Launch modules are for callers with
+    pointers, strides, a stream and an allocator: `_torch` and `distributed`.
+    """
+    backend, _, module = name.partition("_")
+    if backend not in ("cpu", "cuda") or name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    path, attribute = _ON_FIRST_USE[name]
-    module = importlib.import_module(f"{__name__}.{path}")
-    globals()[name] = value = module if attribute is None else getattr(module, attribute)
+    globals()[name] = value = importlib.import_module(f"{__name__}.{backend}.{module}")
     return value
 
 
@@ -112,18 +78,10 @@ def check_threads(n_threads: int | None) -> None:
 
 
 def run_scan(
-    scan: Scan,
-    *,
-    out: Array | None,
-    reverse: bool,
-    exclusive: bool,
-    flush: bool,
-    window: int = 0,
-    return_final: bool,
-    n_threads: int | None,
-    device: int | None = None,
+    scan: Scan, *, out: Array | None, reverse: bool, exclusive: bool, flush: bool, window: int = 0,
+    return_final: bool, n_threads: int | None, device: int | None = None,
     final_dtype: np.dtype[Any] | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any]:  # fmt: skip
     """Run the scan, and return the result and, with `return_final`, the state after the last step.
 
     Both are arrays of x's library. For numpy arrays, `final_dtype` may be the accumulator's, which leaves the
@@ -227,16 +185,9 @@ def run_histogram(problem: Histogram, n_threads: int | None, device: int | None 
 
 
 def run_pairs(
-    reduction: Any,
-    arrays: Any,
-    n_i: int,
-    n_j: int,
-    batch: tuple[int, ...],
-    ranges: Any,
-    *,
-    n_threads: int | None = None,
-    device: int | None = None,
-) -> tuple[Any, ...]:
+    reduction: Any, arrays: Any, n_i: int, n_j: int, batch: tuple[int, ...], ranges: Any, *,
+    n_threads: int | None = None, device: int | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
     """Return the results of a reduction over pairs, each of shape batch + (rows, dim), in the arrays' library.
 
     `arrays` are in the order of the formula's variables, (..., n, dim) or (dim,) for parameters; `ranges` is a

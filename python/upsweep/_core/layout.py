@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from upsweep._arrays import DeviceView, Operand
@@ -9,6 +11,7 @@ from upsweep._arrays import DeviceView, Operand
 __all__ = [
     "address",
     "have_same_memory",
+    "merge_axes",
     "moveaxis",
     "overlap",
     "overlaps_itself",
@@ -22,6 +25,28 @@ def moveaxis(array: Operand, source: int, destination: int) -> Operand:
     order = list(range(array.ndim))
     order.insert(destination, order.pop(source))
     return array.transpose(order)
+
+
+def merge_axes(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """Merge neighbouring axes where the strides of every array allow it, and drop axes of one element.
+
+    `strides` are those of each array along the axes; the same is returned for the merged ones.
+    """
+    sizes: list[int] = []
+    merged: list[list[int]] = [[] for _ in strides]
+    for d, size in enumerate(shape):
+        if size == 1:
+            continue
+        steps = [each[d] for each in strides]
+        if sizes and all(each[-1] == step * size for each, step in zip(merged, steps)):
+            sizes[-1] *= size
+            for each, step in zip(merged, steps):
+                each[-1] = step
+        else:
+            sizes.append(size)
+            for each, step in zip(merged, steps):
+                each.append(step)
+    return sizes, merged
 
 
 def address(array: Operand) -> int:

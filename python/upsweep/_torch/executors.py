@@ -16,6 +16,7 @@ from torch import Tensor
 from upsweep import _backends
 from upsweep._backends import cpu
 from upsweep._backends.cpu import scan as cpu_scan
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._core import bincount, layout
 from upsweep._core import scan as scan_problem
 
@@ -79,11 +80,11 @@ def run(
     x, gates, gamma, initial = (resolve(value) for value in (x, gates, gamma, initial))
     if x.is_cuda:
         device = x.get_device()
-        problem = _backends.cuda_problem(
+        problem = _backends.cuda_scan_launch.problem(
             *map(describe, (x, gates, gamma, initial, reset, out, final)), axis=axis, reverse=reverse,
             exclusive=exclusive, window=window, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
         )  # fmt: skip
-        _backends.run_cuda_scan(problem, lambda n_bytes: workspace(n_bytes, x.device))
+        _backends.cuda_scan_launch.run_scan(problem, lambda n_bytes: workspace(n_bytes, x.device))
         return
     assert out is not None
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, out.dtype)
@@ -127,7 +128,7 @@ def reduce(
     """
     x, gates, gamma, initial = (resolve(tensor) for tensor in (x, gates, gamma, initial))
     if x.is_cuda:
-        _backends.cuda_aggregate_launch.reduce(
+        _backends.cuda_scan_launch.reduce(
             *map(describe, (x, gates, gamma, reset, multiplier, value, dropped)), initial=describe(initial),
             axis=axis, reverse=reverse, **resources(x),
         )  # fmt: skip
@@ -186,7 +187,7 @@ def run_lines(
         return out
     if x.is_cuda:
         device = x.get_device()
-        _backends.run_cuda_lines(
+        _backends.cuda_scan_launch.run_lines(
             NAMES[x.dtype], x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(),
             n // shape[-1], shape[-1], reverse=reverse, device=device,
             stream=torch._C._cuda_getCurrentRawStream(device),
@@ -212,7 +213,7 @@ def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tu
         return None
     gx, g_gates = torch.empty_like(g), torch.empty_like(g)
     length, device = g.shape[-1], g.get_device()
-    is_done = _backends.run_cuda_lines_backward(
+    is_done = _backends.cuda_scan_launch.run_lines_backward(
         NAMES[g.dtype], gates.data_ptr(), y.data_ptr(), g.data_ptr(), gx.data_ptr(), g_gates.data_ptr(),
         n // length, length, reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
     )  # fmt: skip
@@ -225,7 +226,7 @@ def describe(tensor: Any) -> Any:
         return tensor
     item = tensor.element_size()
     strides = tuple([stride * item for stride in tensor.stride()])
-    return _backends.ArrayDescriptor(tensor.data_ptr(), tuple(tensor.shape), strides, NAMES[tensor.dtype])
+    return ArrayDescriptor(tensor.data_ptr(), tuple(tensor.shape), strides, NAMES[tensor.dtype])
 
 
 def resources(tensor: Tensor) -> dict[str, Any]:
@@ -298,7 +299,7 @@ def _count_of_views(request: Any, accumulator: torch.dtype) -> bincount.Count:
 def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
     """Count on the current stream; the host waits once, unless the bins are known and other keys are dropped."""
     keys, axis = request.keys, request.axis
-    counts, where = _backends.cuda_bincount_sync, {"axis": axis, **resources(keys)}
+    counts, where = _backends.cuda_bincount_launch, {"axis": axis, **resources(keys)}
     n_bins = request.n_bins
     if n_bins is None:
         largest, negative = counts.find_range(describe(keys), **where)
@@ -321,7 +322,7 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
         weights, table = None, torch.empty(shape, dtype=torch.int64, device=keys.device)
         if not (direct and accumulate):
             counted.zero_()
-    first = counts.count(
+    first = counts.count_checked(
         describe(keys), describe(table), weights=describe(weights), check=check,
         accumulate=accumulate and direct, deterministic=request.deterministic,
         dropped=None if n_invalid is None else n_invalid.data_ptr(), **where,

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._arrays import DeviceView, Operand, view_tensor
-from upsweep._backends import user_array
+from upsweep._arrays import DeviceView, Operand, user_array, view_tensor
 from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.user_scan import ScanSpec
 from upsweep._torch.executors import NAMES
@@ -35,7 +34,7 @@ def is_cuda(tensor: Tensor) -> bool:
 
 
 def device_view(tensor: Tensor) -> DeviceView:
-    """The descriptor of a CUDA tensor."""
+    """The device view of a CUDA tensor."""
     return view_tensor(tensor.detach().resolve_neg(), "a tensor")
 
 

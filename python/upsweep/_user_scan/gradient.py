@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from upsweep import _backends
-from upsweep._arrays import Array, DeviceView
+from upsweep._arrays import Array, DeviceView, user_array
 from upsweep._compiler.formulas.nodes import make
 from upsweep._compiler.recurrences.recurrence import Recurrence, adjoint, input_, keeping_states, state
 from upsweep._compiler.recurrences.trace import Structure
@@ -156,4 +155,4 @@ def _summed_on_device(
         spec = ScanSpec(_SAME, np.result_type(np.float32, gradient.dtype), 0, shape)
         scans.run(spec, [], [gradient], [], [result])
         gradient = result
-    return _backends.user_array(gradient)
+    return user_array(gradient)

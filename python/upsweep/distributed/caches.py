@@ -98,8 +98,8 @@ class CachedLaunch:
     def __init__(self, operands: Sequence[Any], addresses: Sequence[int | None], **options: Any):
         described = map(executors.describe, operands)
         device = operands[-1].get_device()
-        problem = _backends.cuda_problem(*described, **options, device=device, stream=0)
-        self._problem = _backends.prepare_cuda_scan(problem)
+        problem = _backends.cuda_scan_launch.problem(*described, **options, device=device, stream=0)
+        self._problem = _backends.cuda_scan_launch.prepare_scan(problem)
         self._lock = threading.Lock()  # the description is changed by each start
         self._arrays = []
         for position, (name, address) in enumerate(zip(_OPERANDS, addresses)):
@@ -114,7 +114,7 @@ class CachedLaunch:
             problem.stream = torch._C._cuda_getCurrentRawStream(device.index)
             for position, array, offset in self._arrays:
                 array.data = addresses[position] + offset
-            _backends.start_cuda_scan(problem, lambda n_bytes: executors.workspace(n_bytes, device))
+            _backends.cuda_scan_launch.start_scan(problem, lambda n_bytes: executors.workspace(n_bytes, device))
 
 
 _launches: LRUCache[Any, CachedLaunch] = LRUCache(1024)

@@ -241,7 +241,7 @@ class PairFunction:
 
             def run_on_views(**views: Any) -> Any:
                 # The importing library's arrays, not views of them, because gradients compute with them.
-                *imported, seed = map(_backends.user_array, views.values())
+                *imported, seed = map(_arrays.user_array, views.values())
                 return self.dispatch(
                     run, torch_handler, imported, cotangent=seed, ranges=ranges, n_threads=n_threads
                 )

@@ -35,13 +35,13 @@ class Device:
     @property
     def exist(self) -> bool:
         """Whether the device is available."""
-        return self.kind == "cpu" or _backends.cuda_device_copy.why_no_device(self.index) is None
+        return self.kind == "cpu" or _backends.cuda_memory.why_no_device(self.index) is None
 
     @_shows(">>> tvm.cpu().sync()")
     def sync(self) -> None:
         """Wait for the work on the device; calls on the CPU are finished when they return."""
         if self.kind != "cpu":
-            _backends.cuda_device_copy.wait_for(self.index)
+            _backends.cuda_memory.wait_for(self.index)
 
     def __repr__(self) -> str:
         return f"{self.kind}({self.index})"
@@ -72,10 +72,10 @@ class NDArray:
         if self.device.kind == "cpu":
             self.values: Any = host
             return
-        missing = _backends.cuda_device_copy.why_no_device(self.device.index)
+        missing = _backends.cuda_memory.why_no_device(self.device.index)
         if missing is not None:
             raise RuntimeError(f"device: {self.device!r}: {missing}")
-        self.values = _backends.cuda_device_copy.DeviceCopy(host, self.device.index)
+        self.values = _backends.cuda_memory.DeviceCopy(host, self.device.index)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -45,23 +45,13 @@ def _new_kernel(reduction: PairReduction) -> Kernel:
     kinds = [kind for _, kind in outputs(reduction)]
     plain_too = name == "sumsoftmaxweight" or program.n_weights == 0
     return Kernel(
-        compile=compiled.tile,
-        kind=_KINDS.get(name, "best"),
-        bits=_BITS[reduction.dtype],
-        accumulator_bits=_BITS[reduction.dtype_acc],
-        lanes=compiled.lanes,
-        largest="max" in name,
-        indexed="arg" in name,
-        n_sums=program.n_weights + plain_too,
-        dim=program.n_results,
-        k=reduction.k,
-        cost=compiled.cost,
-        n_prepared=compiled.n_prepared,
-        components=[program.components(kind) for kind in (rows, columns, "p")],
-        wants_values="float" in kinds,
-        wants_indices="index" in kinds,
-        n_values=outputs(reduction)[0][0],
-    )
+        compile=compiled.tile, kind=_KINDS.get(name, "best"), bits=_BITS[reduction.dtype],
+        accumulator_bits=_BITS[reduction.dtype_acc], lanes=compiled.lanes, largest="max" in name,
+        indexed="arg" in name, n_sums=program.n_weights + plain_too, dim=program.n_results, k=reduction.k,
+        cost=compiled.cost, n_prepared=compiled.n_prepared,
+        components=[program.components(kind) for kind in (rows, columns, "p")], wants_values="float" in kinds,
+        wants_indices="index" in kinds, n_values=outputs(reduction)[0][0],
+    )  # fmt: skip
 
 
 def plan(reduction: PairReduction, n_i: int, n_j: int, ranges: Sequence[Any]) -> Plan:
@@ -90,14 +80,9 @@ def _as_plan(reduction: PairReduction, n_i: int, n_j: int, ranges: Any) -> Plan:
 
 
 def run(
-    reduction: PairReduction,
-    arrays: Sequence[Array],
-    n_i: int,
-    n_j: int,
-    batch: tuple[int, ...] = (),
-    ranges: Any = None,
-    n_threads: int | None = None,
-) -> tuple[Array, ...]:
+    reduction: PairReduction, arrays: Sequence[Array], n_i: int, n_j: int, batch: tuple[int, ...] = (),
+    ranges: Any = None, n_threads: int | None = None,
+) -> tuple[Array, ...]:  # fmt: skip
     """Reduce over pairs. The bits of the results do not depend on the number of threads.
 
     Parameters
@@ -116,15 +101,11 @@ def run(
     n_threads : int, optional
         The largest number of threads.
 
-    Returns
-    -------
-    tuple of ndarray of shape batch + (rows, dim)
-        The `outputs` of the reduction. They are bitwise the same for any number of threads.
-
     Notes
     -----
-    Sums of values or of exponentials flush subnormal numbers to zero: such tails would take a hundred times as
-    long. Sums of float32 add at most 256 columns in float32, and these sums in `dtype_acc`.
+    The results are the `outputs` of the reduction, of shape batch + (rows, dim). Sums of values or of
+    exponentials flush subnormal numbers to zero: such tails would take a hundred times as long. Sums of float32
+    add at most 256 columns in float32, and these sums in `dtype_acc`.
     """
     kernel = _kernel(reduction)
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)

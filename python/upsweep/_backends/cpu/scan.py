@@ -15,16 +15,9 @@ _ACCUMULATORS = {"f": REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 
 
 def run(
-    scan: Scan,
-    out: Array,
-    final: Array | None,
-    *,
-    reverse: bool,
-    exclusive: bool,
-    flush: bool,
-    window: int,
+    scan: Scan, out: Array, final: Array | None, *, reverse: bool, exclusive: bool, flush: bool, window: int,
     n_threads: int | None,
-) -> None:
+) -> None:  # fmt: skip
     """Fill the result and the state after the last step."""
     cpu.scans.scan(
         scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, out, final, None, axis=scan.axis,
@@ -34,15 +27,9 @@ def run(
 
 
 def reduce(
-    scan: Scan,
-    multiplier: Array,
-    value: Array,
-    dropped: Array,
-    *,
-    reverse: bool,
-    flush: bool,
+    scan: Scan, multiplier: Array, value: Array, dropped: Array, *, reverse: bool, flush: bool,
     n_threads: int | None,
-) -> None:
+) -> None:  # fmt: skip
     """Fill the aggregate of a block of steps."""
     if 0 not in scan.shape:
         cpu.scans.scan(

@@ -21,6 +21,7 @@ from upsweep._compiler.llvm.scans import chunk_aggregates
 from upsweep._compiler.llvm.scans import kernel as compiled
 from upsweep._compiler.llvm.target import TARGETS
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, lifted
+from upsweep._core.layout import merge_axes
 from upsweep._core.user_scan import ScanSpec, choose_path
 
 __all__ = ["HostScans", "LaunchPlan", "Spans", "is_readable", "readable"]
@@ -42,15 +43,10 @@ def _kernel(
     program = compiled.lower(recurrence)
     lanes = TARGETS[cpu.level].lanes(f"float{bits}")
     kernel = Kernel(
-        steps=steps.address("steps"),
-        turn=turn.address("turn"),
-        code=(steps, turn),
-        bits=bits,
-        lanes=lanes,
+        steps=steps.address("steps"), turn=turn.address("turn"), code=(steps, turn), bits=bits, lanes=lanes,
         group=lanes * compiled.vectors_at_once(program),
-        tiled=lanes * compiled.vectors_in_tiles(program, recurrence.n_states),
-        n_states=recurrence.n_states,
-    )
+        tiled=lanes * compiled.vectors_in_tiles(program, recurrence.n_states), n_states=recurrence.n_states,
+    )  # fmt: skip
     return kernel, recurrence.n_inputs + len(recurrence.outputs) + compiled.cost(program) / 8
 
 
@@ -83,24 +79,16 @@ def _sums(bias: Recurrence, dtype: np.dtype[Any], shared: tuple[bool, ...]) -> S
 
 def _merge_axes(arrays: list[Array]) -> list[Array]:
     """Views with as few axes after the first as the strides of all arrays allow, at least one."""
-    shape = list(arrays[0].shape)
-    groups: list[list[int]] = []
-    for d in (d for d in range(1, len(shape)) if shape[d] != 1):
-        last = groups[-1][-1] if groups else None
-        if last is not None and all(a.strides[last] == a.strides[d] * shape[d] for a in arrays):
-            groups[-1].append(d)
-        else:
-            groups.append([d])
-    if groups and len(groups) == len(shape) - 1:
+    length, *columns = arrays[0].shape
+    sizes, merged = merge_axes(columns, [array.strides[1:] for array in arrays])
+    if sizes and len(sizes) == len(columns):
         return arrays
-    sizes = [math.prod(shape[d] for d in group) for group in groups] or [1]
     result = []
-    for array in arrays:
-        strides = [array.strides[group[-1]] for group in groups] or [array.itemsize]
+    for array, steps in zip(arrays, merged):
+        strides = steps or [array.itemsize]
         # The stride of a single column does not matter: that of neighbours suits the kernels.
-        result.append(
-            as_strided(array, (shape[0], *sizes), (array.strides[0], *strides), writeable=array.flags.writeable)
-        )
+        layout = (length, *(sizes or [1])), (array.strides[0], *strides)
+        result.append(as_strided(array, *layout, writeable=array.flags.writeable))
     return result
 
 
@@ -154,16 +142,11 @@ class LaunchPlan:
             reduce, reduce_cost, reduce_params = _prepared(monoid.reduce, dtype, shared)
             cost += reduce_cost
             keywords = {
-                "reduce": reduce,
-                "reduce_params": reduce_params,
-                "kind": monoid.kind,
-                "varies": monoid.varies,
-                "keeps_ties": monoid.keeps_ties,
-                "decides": monoid.key_state,
-                "matrix": [evaluate(node, dtype) for node in monoid.matrix],
-                "start": monoid.start,
+                "reduce": reduce, "reduce_params": reduce_params, "kind": monoid.kind, "varies": monoid.varies,
+                "keeps_ties": monoid.keeps_ties, "decides": monoid.key_state,
+                "matrix": [evaluate(node, dtype) for node in monoid.matrix], "start": monoid.start,
                 "sums": None if monoid.bias is None else _sums(monoid.bias, dtype, shared),
-            }
+            }  # fmt: skip
         self._plan = Plan(
             kernel, params, kernel_inputs, shared, kernel_outputs, dims, spec.length, cost, **keywords
         )
@@ -230,13 +213,9 @@ class HostScans:
         self, spec: ScanSpec, inputs: Sequence[Array], states: Sequence[Array],
         outputs: Sequence[Array] | None = None,
     ) -> tuple[list[Array], list[Array]]:  # fmt: skip
-        """Run a scan of inputs in scan order.
+        """Run a scan of inputs in scan order; return the outputs in user order and the states after the last step.
 
-        Returns
-        -------
-        outputs, finals : list of ndarray
-            In user order, in the dtype of the scan, new or the `outputs` that were passed; and the states after
-            the last step.
+        Outputs are in the dtype of the scan, new or the `outputs` that were passed.
         """
         if outputs is None:
             like = next((spec.in_user_order(x) for x in inputs if 0 not in x.strides and x.size), None)

@@ -10,19 +10,19 @@
           |  open a context: `context` for device arrays,       |
           |  `staging` for numpy arrays with a device           |
           v                                                     v
-    launch modules: scan_launch, aggregate_launch, bincount_launch (bincount_sync reads results back),
-                    pairs_launch (pairs_plan), loops_launch, user_scan_launch (user_scan_layout, linear_update)
+    launch modules: scan_launch, bincount_launch, pairs_launch (pairs_plan), loops_launch,
+                    user_scan_launch (user_scan_layout, linear_update)
           |  requests of the C interface                        |  kernels of _compiler/cuda
           v                                                     v
-    abi (structures), library (libupsweep_cuda.so)        driver (modules, launches), prepared_launch
+    abi (structures), library (libupsweep_cuda.so)        driver (modules, launches)
 
 An executor checks no argument but the keys of a count, which only the device can read. It allocates results in the
 arrays' library, describes operands as `ArrayDescriptor` (`descriptor`), and starts kernels on its current stream.
-It waits for the device only where a result depends on the data (`bincount_sync`), or to copy results to numpy
+It waits for the device only where a result depends on the data (`bincount_launch`), or to copy results to numpy
 arrays. Launch modules know pointers, a stream and an allocator only, so that tensors, whose allocation and streams
 are torch's, use them directly.
 
-`memory` is the driver's allocator, for numpy arrays and for libraries that allocate nothing; `device_copy` is an
-array of its own. Only this folder uses ctypes for CUDA; every call of the C library goes through `library.load()`,
-which tests replace. Start reading at `scan.run_scan`, then `context`, then `scan_launch`.
+`memory` is the driver's allocator, for numpy arrays and for libraries that allocate nothing. Only this folder uses
+ctypes for CUDA; every call of the C library goes through `library.load()`, which tests replace. Start reading at
+`scan.run_scan`, then `context`, then `scan_launch`.
 """

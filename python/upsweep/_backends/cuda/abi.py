@@ -9,16 +9,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
-from typing import Any
+from typing import Any, TypeVar
 
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
 __all__ = [
     "ABI", "ACCUMULATORS", "COUNT_REGIMES", "DTYPES", "FUNCTIONS", "LINES_BACKWARD_FORMAT", "LINES_FORMAT",
     "MAX_DIMS", "NEEDS_WORKSPACE", "NO_KERNEL", "OK", "REGIMES", "STATUS", "STRUCTS", "Array", "Count",
-    "CountPlan", "Histogram", "Lines", "LinesBackward", "Plan", "Reduction", "ScanProblem", "call_with_workspace",
-    "fill_array",
+    "CountPlan", "Histogram", "Lines", "LinesBackward", "Plan", "Reduction", "ScanProblem", "ask",
+    "call_with_workspace", "fill_array",
 ]  # fmt: skip
+
+Answer = TypeVar("Answer", bound=ctypes.Structure)
 
 ABI = 4
 MAX_DIMS = 64
@@ -73,6 +75,12 @@ def call_with_workspace(function: Callable[[Any], Any], request: Any, holder: An
         holder.workspace, keep_alive = allocate(holder.workspace_bytes)
     function(ctypes.byref(request))
     del keep_alive
+
+
+def ask(function: Callable[..., Any], request: Any, *arguments: int, answer: Answer) -> Answer:
+    """Return the structure that a function of the library fills in for a request."""
+    function(ctypes.byref(request), *arguments, ctypes.byref(answer))
+    return answer
 
 
 class ScanProblem(ctypes.Structure):

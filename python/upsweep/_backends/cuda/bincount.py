@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import DeviceView, Operand, name_of
-from upsweep._backends.cuda import aggregate_launch, bincount_launch, bincount_sync
-from upsweep._backends.cuda.context import ExecutionContext, user_array
+from upsweep._arrays import DeviceView, Operand, name_of, user_array
+from upsweep._backends.cuda import bincount_launch, scan_launch
+from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.staging import open_context
 from upsweep._core import bincount
@@ -57,7 +57,7 @@ def run_count(count: Count, device: int | None = None) -> tuple[Any, Any]:
 def _find_n_bins(count: Count, keys: ArrayDescriptor, context: ExecutionContext) -> int:
     """Return the number of bins that the largest key needs."""
     largest: int
-    largest, negative = bincount_sync.find_range(keys, axis=len(keys.shape) - 1, **context.resources)
+    largest, negative = bincount_launch.find_range(keys, axis=len(keys.shape) - 1, **context.resources)
     if negative >= 0 and not count.drop:
         raise _invalid_key_error(count, keys, negative, 0, context)
     n_bins = max(largest + 1, count.least)
@@ -85,7 +85,7 @@ def _count_into(
     target, summands = context.output(table), context.optional_input(weights)
     if summands is not None and count.keys.size == 0:
         summands = summands._replace(dtype="int64")  # sums of nothing are integers
-    first = bincount_sync.count(
+    first = bincount_launch.count_checked(
         keys, target._replace(dtype=target.dtype.replace("uint64", "int64")), weights=summands,
         axis=len(keys.shape) - 1, check=check, accumulate=count.accumulate and counted is count.out,
         deterministic=count.deterministic,
@@ -105,7 +105,7 @@ def _write(context: ExecutionContext, source: Operand, target: Operand, accumula
     if not accumulate:
         zero = context.number(np.array(0, np.int8))
         before = zero._replace(shape=before.shape, strides=(0,) * len(before.shape))
-    aggregate_launch.step(None, describe(source), None, before, describe(target), **context.resources)
+    scan_launch.advance(None, describe(source), None, before, describe(target), **context.resources)
 
 
 # ---- histograms ------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def _write(context: ExecutionContext, source: Operand, target: Operand, accumula
 def find_extremes(x: DeviceView) -> tuple[Any, Any, tuple[int, ...] | None, Any]:
     """Return the least and the largest element, and the index and value of the first one that is not finite."""
     with ExecutionContext({"x": x}) as context:
-        low, high, first = bincount_sync.find_extremes(describe(x), **context.resources)
+        low, high, first = bincount_launch.find_extremes(describe(x), **context.resources)
         if first < 0:
             return low, high, None, None
         index = tuple(map(int, np.unravel_index(first, x.shape)))

@@ -1,7 +1,8 @@
 """C interface of counts and histograms: requests from array descriptors, plans and launches.
 
-Nothing here synchronises. Keys outside the bins are not counted; how many there are, and the position of the first
-one, is written to device memory if the caller asks for it (`bincount_sync` reads it back).
+Keys outside the bins are not counted; how many there are, and the position of the first one, is written to device
+memory if the caller asks for it. Only the functions whose result depends on the data wait for the stream, and read
+their answer back at once: `find_range`, `find_extremes`, `count_checked`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from upsweep._backends.cuda import abi, library
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
 __all__ = [
-    "INTEGERS", "count", "describe", "describe_histogram", "histogram", "key_range", "plan", "plan_histogram",
-    "read_value_range", "threshold_dtype", "value_range",
+    "INTEGERS", "count", "count_checked", "describe", "describe_histogram", "find_extremes", "find_range",
+    "histogram", "key_range", "plan", "plan_histogram", "read_value_range", "threshold_dtype", "value_range",
 ]  # fmt: skip
 
 INTEGERS = frozenset(name for name in abi.DTYPES if name.rstrip("0123456789") in ("bool", "int", "uint"))
 
 # Empty arrays may have no address, but to the library no address means no weights. Nothing reads this one.
 _NO_MEMORY = 256
+_WORD = 8  # bytes
 
 
 def _describe_weights(request: abi.Count, weights: ArrayDescriptor, axis: int) -> None:
@@ -64,9 +66,7 @@ def describe(
 
 def plan(request: abi.Count, n_processors: int = 0) -> abi.CountPlan:
     """Return how the library will count; with `n_processors` it queries no device."""
-    answer = abi.CountPlan()
-    library.load().plan_count(ctypes.byref(request), n_processors, ctypes.byref(answer))
-    return answer
+    return abi.ask(library.load().plan_count, request, n_processors, answer=abi.CountPlan())
 
 
 _PARTS = {"complex64": ("float32", 4), "complex128": ("float64", 8)}
@@ -112,6 +112,40 @@ def key_range(keys: ArrayDescriptor, result: int, *, axis: int = 0, device: int,
     library.check_device(device)
     request = describe(keys, None, axis=axis, device=device, stream=stream)
     library.load().key_range(ctypes.byref(request), result)
+
+
+def _read_words(pointer: int, n_words: int, device: int, stream: int) -> tuple[int, ...]:
+    """Return int64 of device memory, once the work on the stream is done."""
+    return struct.unpack(f"={n_words}q", library.read_bytes(pointer, n_words * _WORD, device, stream))
+
+
+def find_range(
+    keys: ArrayDescriptor, *, axis: int, device: int, stream: int, allocate: Allocate
+) -> tuple[int, int]:  # fmt: skip
+    """Return the largest key (negative if all are), and the position of the first negative key, or -1."""
+    if 0 in keys.shape:
+        return -1, -1
+    pointer, keep_alive = allocate(2 * _WORD)
+    key_range(keys, pointer, axis=axis, device=device, stream=stream)
+    largest, first_negative = _read_words(pointer, 2, device, stream)
+    del keep_alive
+    return largest % 2**64 if keys.dtype.startswith(("uint", "bool")) else largest, first_negative
+
+
+def count_checked(
+    keys: ArrayDescriptor, out: ArrayDescriptor, *, check: bool, device: int, stream: int, allocate: Allocate,
+    dropped: int | None = None, **options: Any,
+) -> int:  # fmt: skip
+    """Run `count`; with `check` wait, and return the position of the first key outside, or -1."""
+    options |= {"device": device, "stream": stream, "allocate": allocate}
+    if not check:
+        count(keys, out, dropped=dropped, **options)
+        return -1
+    pointer, keep_alive = allocate(2 * _WORD)
+    count(keys, out, dropped=pointer, first_outside=pointer + _WORD, **options)
+    n_dropped, first = _read_words(pointer, 2, device, stream)
+    del keep_alive
+    return first if n_dropped else -1
 
 
 # ---- histograms ------------------------------------------------------------------------------------------------
@@ -165,9 +199,7 @@ def describe_histogram(
 
 def plan_histogram(request: abi.Histogram, n_processors: int = 0) -> abi.CountPlan:
     """Return how the library will count; its regime is 1 if bins are searched and counted in one pass."""
-    answer = abi.CountPlan()
-    library.load().plan_histogram(ctypes.byref(request), n_processors, ctypes.byref(answer))
-    return answer
+    return abi.ask(library.load().plan_histogram, request, n_processors, answer=abi.CountPlan())
 
 
 def histogram(
@@ -188,6 +220,17 @@ def value_range(x: ArrayDescriptor, result: int, *, device: int, stream: int) ->
     x = _at_least_1d(x)
     request = describe(x, None, axis=len(x.shape) - 1, device=device, stream=stream)
     library.load().value_range(ctypes.byref(request), result)
+
+
+def find_extremes(
+    x: ArrayDescriptor, *, device: int, stream: int, allocate: Allocate
+) -> tuple[float, float, int]:  # fmt: skip
+    """Return the least and the largest element, and the position of the first one that is not finite, or -1."""
+    pointer, keep_alive = allocate(3 * _WORD)
+    value_range(x, pointer, device=device, stream=stream)
+    least, largest, first = _read_words(pointer, 3, device, stream)
+    del keep_alive
+    return read_value_range(x.dtype, (least, largest, first))
 
 
 def read_value_range(dtype: str, words: tuple[int, int, int]) -> tuple[float, float, int]:

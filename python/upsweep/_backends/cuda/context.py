@@ -20,7 +20,7 @@ from upsweep._backends.cuda import library
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.memory import DeviceMemory
 
-__all__ = ["ExecutionContext", "user_array"]
+__all__ = ["ExecutionContext"]
 
 
 class ExecutionContext:
@@ -145,8 +145,3 @@ class ExecutionContext:
         """Return an element of a device array, once the work on the stream is done."""
         pointer = describe(array).pointer + sum(i * stride for i, stride in zip(index, array.strides))
         return np.frombuffer(library.read_bytes(pointer, array.itemsize, **self.on_stream), array.dtype)[0]
-
-
-def user_array(array: Operand) -> Any:
-    """Return the user's array that a device view describes; other arrays are returned unchanged."""
-    return array.origin.owner if isinstance(array, DeviceView) else array

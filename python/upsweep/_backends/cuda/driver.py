@@ -188,9 +188,7 @@ class Function:
             stream, arguments, None,
         )  # fmt: skip
 
-    def launch_together(
-        self, n_blocks: int, n_threads: int, stream: int, structure: ctypes.Structure
-    ) -> None:  # fmt: skip
+    def launch_together(self, n_blocks: int, n_threads: int, stream: int, structure: ctypes.Structure) -> None:
         """Start a kernel whose blocks wait for each other: all of them run at the same time, or none."""
         arguments = (_POINTER * 1)(ctypes.addressof(structure))
         self.device.call(
@@ -221,12 +219,7 @@ _devices: dict[int, Device] = {}
 def device(ordinal: int) -> Device:
     """Return the device and its context, which the first call looks up.
 
-    Raises
-    ------
-    RuntimeError
-        There is no driver.
-    CudaError
-        There is no such device.
+    Raises RuntimeError without a driver, CudaError without such a device.
     """
     global _driver
     result = _devices.get(ordinal)

@@ -94,14 +94,9 @@ _loaded: Library | None = None
 
 
 def load() -> Library:
-    """Return the library, which the first call loads.
+    """Return the library, which the first call loads; raise RuntimeError if there is none.
 
-    Raises
-    ------
-    RuntimeError
-        There is no library.
-    ImportError
-        The library is of another version, or the system cannot load it.
+    A library of another version, or one that the system cannot load, raises ImportError.
     """
     global _loaded
     if _loaded is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from upsweep._backends.cuda import abi, driver, library, scan_launch
-from upsweep._backends.cuda.descriptor import ArrayDescriptor
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 from upsweep._backends.cuda.user_scan_layout import ScanArrays
 from upsweep._compiler.recurrences.associative import LinearUpdate, find_linear
 from upsweep._core.user_scan import ScanSpec
@@ -30,7 +30,7 @@ class LinearLaunch:
     ) -> None:
         self._linear, self._template, self._fields, self._state = linear, template, fields, state
 
-    def start(self, operands: Sequence[Any], stream: int, allocate: Callable[[int], tuple[int, object]]) -> None:
+    def start(self, operands: Sequence[Any], stream: int, allocate: Allocate) -> None:
         """Start the scan; the parameters are those of `ScanLaunch.start`."""
         problem, owner = abi.ScanProblem.from_buffer_copy(self._template), None
         problem.stream = stream

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays import DeviceView, Operand
+from upsweep._arrays import DeviceView, Operand, user_array
 from upsweep._backends.cuda import loops_launch
-from upsweep._backends.cuda.context import user_array
 from upsweep._backends.cuda.descriptor import describe
 from upsweep._backends.cuda.staging import open_context
 

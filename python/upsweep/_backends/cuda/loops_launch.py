@@ -25,20 +25,13 @@ __all__ = ["PreparedNest", "compile_ahead", "prepare", "run", "start"]
 _lock = threading.Lock()
 
 
-class _Caches:
-    """What calls of a program have compiled and planned."""
-
-    def __init__(self) -> None:
-        self.kernels: LRUCache[Any, dict[str, Any]] = LRUCache(64)
-        self.plans: LRUCache[Any, Plan] = LRUCache(64)  # one for each set of sizes
-
-
+_Caches = tuple[LRUCache[Any, dict[str, Any]], LRUCache[Any, Plan]]  # kernels; plans, one for each set of sizes
 _caches: weakref.WeakKeyDictionary[Program, _Caches] = weakref.WeakKeyDictionary()
 
 
 def _caches_of(program: Program) -> _Caches:
     with _lock:
-        return _caches.setdefault(program, _Caches())
+        return _caches.setdefault(program, (LRUCache(64), LRUCache(64)))
 
 
 def _load(program: Program, device: int, in_shared: frozenset[Any], dense: frozenset[Any]) -> dict[str, Any]:
@@ -49,23 +42,19 @@ def _load(program: Program, device: int, in_shared: frozenset[Any], dense: froze
         module = gpu.load(nvrtc.fetch_or_compile(program.render(in_shared, dense), (), gpu.capability))
         return {kernel.name: module.function(kernel.name) for kernel in program.kernels}
 
-    return _caches_of(program).kernels.get_or_build((device, in_shared, dense), build)
+    return _caches_of(program)[0].get_or_build((device, in_shared, dense), build)
 
 
 def _plan(program: Program, device: int, sizes: dict[str, int], names: Sequence[str]) -> Plan:
     key = (device, *(sizes[name] for name in names))
-    return _caches_of(program).plans.get_or_build(
-        key, lambda: program.plan(sizes, names, driver.device(device).shared_bytes)
-    )
+    plans = _caches_of(program)[1]
+    return plans.get_or_build(key, lambda: program.plan(sizes, names, driver.device(device).shared_bytes))
 
 
 def compile_ahead(program: Program, device: int) -> None:
     """Compile the kernels for calls with contiguous arrays of small sizes, so that the first call does not.
 
-    Raises
-    ------
-    RuntimeError
-        There is no driver or no run-time compiler; the message says what to install.
+    Without a driver or a run-time compiler, a RuntimeError says what to install.
     """
     _load(program, device, program.blocks_buffers(), frozenset(program.buffers))
 
@@ -85,12 +74,8 @@ def prepare(
 ) -> PreparedNest:
     """Prepare calls on arrays of the same shapes and strides; the first one compiles.
 
-    Parameters
-    ----------
-    arrays : sequence of ArrayDescriptor
-        One for each of the program's buffers, of any strides.
-    sizes : dict
-        The values of symbolic sizes; `names` are their keys in the program's order.
+    `arrays` are one for each of the program's buffers, of any strides; `sizes` are the values of symbolic sizes,
+    and `names` are their keys in the program's order.
     """
     plan = _plan(program, device, sizes, names)
     itemsizes = program.item_sizes

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from upsweep._arrays import Operand
+from upsweep._arrays import Operand, user_array
 from upsweep._backends.cuda import pairs_launch
-from upsweep._backends.cuda.context import user_array
 from upsweep._backends.cuda.staging import open_context
 
 __all__ = ["run_pairs"]

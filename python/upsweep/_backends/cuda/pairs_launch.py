@@ -24,6 +24,7 @@ from upsweep._compiler.cuda.pairs.render import MAX_BATCH, Kernels, render
 from upsweep._compiler.cuda.request import Request
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.lowering.lower import lower
+from upsweep._core.layout import merge_axes
 from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["PairKernels", "prepare", "results_of", "run"]
@@ -72,17 +73,8 @@ _prepared: LRUCache[Any, PairKernels] = LRUCache(512)
 def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index: bool = False) -> PairKernels:
     """Return the kernels of a formula, which the first call compiles.
 
-    Parameters
-    ----------
-    rows : int
-        Rows of a thread; 0: as many as the generator chooses.
-    wide_index : bool
-        Whether there are 2**31 columns or more.
-
-    Raises
-    ------
-    RuntimeError
-        There is no driver or no run-time compiler; the message says what to install.
+    A thread has `rows` rows, or with 0 as many as the generator chooses; `wide_index` is for 2**31 columns or
+    more. Without a driver or a run-time compiler, a RuntimeError says what to install.
     """
     key = (reduction, device, rows, wide_index)
     return _prepared.get_or_build(key, lambda: _compile(reduction, device, rows, wide_index))
@@ -114,16 +106,10 @@ def run(
 ) -> None:  # fmt: skip
     """Start a reduction over pairs.
 
-    Parameters
-    ----------
-    arrays : sequence of ArrayDescriptor
-        By position: (*batch or 1s, n_i or n_j, dim) of variables of kind "i" and "j", (*batch or 1s, 1, dim) or
-        (dim,) of parameters; any strides.
-    outs : sequence of ArrayDescriptor
-        One for each of `outputs(reduction)`, contiguous: (*batch, rows, dim).
-    ranges : Ranges, optional
-        The columns that are paired with each block of rows: the same in each entry of the batch, or a list with
-        one for each entry. Default: all columns.
+    `arrays`, by position and of any strides, are (*batch or 1s, n_i or n_j, dim) of variables of kind "i" and
+    "j", (*batch or 1s, 1, dim) or (dim,) of parameters. `outs`, one for each of `outputs(reduction)`, are
+    contiguous: (*batch, rows, dim). `ranges` are the columns that are paired with each block of rows, the same
+    in each entry of the batch or a list with one for each entry; None: all columns.
     """
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
     n_batch = math.prod(batch)
@@ -193,47 +179,28 @@ def _describe(
 ) -> None:  # fmt: skip
     """Fill in addresses and strides, with as few axes of the batch as possible."""
     shape: list[int] = []
-    strides: dict[int, list[int]] = {}
+    strides: list[list[int]] = []
     if batch:
         for position, kind in kinds.items():
             array = arrays[position]
             n = len(array.shape) - (1 if kind == "p" and len(array.shape) == 1 else 2)
-            strides[position] = _batch_strides(array, n, len(batch))
-        shape, strides = _merge_axes(batch, strides)
+            strides.append(_batch_strides(array, n, len(batch)))
+        shape, strides = merge_axes(batch, strides)
+        if len(shape) > MAX_BATCH:
+            raise ValueError(f"batch dimensions {batch}: more than {MAX_BATCH} that cannot be walked as one")
     call.batch_shape[:] = [*shape, *[1] * (MAX_BATCH - len(shape))]
-    for position, kind in kinds.items():
+    for n, (position, kind) in enumerate(kinds.items()):
         array, target = arrays[position], call.arrays[position]
         target.data, target.component_stride = array.pointer, array.strides[-1]
         target.row_stride = 0 if kind == "p" else array.strides[-2]
         if shape:
-            target.batch_strides[: len(shape)] = strides[position]
+            target.batch_strides[: len(shape)] = strides[n]
 
 
 def _batch_strides(array: ArrayDescriptor, n: int, n_batch: int) -> list[int]:
     """Return the strides of the batch's axes, of which the array has the last n: 0 where it is repeated."""
     strides = [0 if size == 1 else stride for size, stride in zip(array.shape[:n], array.strides)]
     return [0] * (n_batch - n) + strides
-
-
-def _merge_axes(batch: tuple[int, ...], strides: dict[int, list[int]]) -> tuple[list[int], dict[int, list[int]]]:
-    """Return the batch with adjacent axes merged where every array allows it."""
-    shape: list[int] = []
-    merged: dict[int, list[int]] = {position: [] for position in strides}
-    for axis, size in enumerate(batch):
-        if size == 1:
-            continue
-        steps = {position: each[axis] for position, each in strides.items()}
-        if shape and all(merged[position][-1] == step * size for position, step in steps.items()):
-            shape[-1] *= size
-            for position, step in steps.items():
-                merged[position][-1] = step
-        else:
-            shape.append(size)
-            for position, step in steps.items():
-                merged[position].append(step)
-    if len(shape) > MAX_BATCH:
-        raise ValueError(f"batch dimensions {batch}: more than {MAX_BATCH} that cannot be walked as one")
-    return shape, merged
 
 
 class _RangePlan(NamedTuple):

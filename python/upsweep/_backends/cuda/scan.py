@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import DeviceView, Operand
-from upsweep._backends.cuda import aggregate_launch, scan_launch
-from upsweep._backends.cuda.context import ExecutionContext, user_array
+from upsweep._arrays import DeviceView, Operand, user_array
+from upsweep._backends.cuda import scan_launch
+from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import describe
 from upsweep._backends.cuda.staging import open_context
 from upsweep._core.scan import Scan
@@ -78,7 +78,7 @@ def reduce_scan(scan: Scan, reverse: bool, device: int | None = None) -> tuple[A
         dtypes = (scan.factor_dtype, scan.accumulator, np.dtype(np.bool_))
         results = [context.empty(scan.state_shape, dtype) for dtype in dtypes]
         if 0 not in scan.state_shape:
-            aggregate_launch.reduce(
+            scan_launch.reduce(
                 context.input(scan.x), context.optional_input(scan.gates), context.factor(scan.gamma),
                 context.optional_input(scan.reset), *map(context.output, results), axis=scan.axis,
                 reverse=reverse, **context.resources,
@@ -119,7 +119,7 @@ def _step(
     context: ExecutionContext, multiplier: Operand | None, value: Operand, dropped: Operand | None, state: Operand,
     result: Operand,
 ) -> None:  # fmt: skip
-    aggregate_launch.step(
+    scan_launch.advance(
         context.optional_input(multiplier), context.input(value), context.optional_input(dropped),
         context.input(state), describe(result), **context.resources,
     )  # fmt: skip

@@ -1,19 +1,18 @@
-"""C interface of the scans: requests from array descriptors, plans and launches.
+"""C interface of the scans and of aggregates of blocks: requests from array descriptors, plans and launches.
 
 Nothing here synchronises, and nothing knows an array library: callers pass descriptors, a stream and an allocator.
 """
 
 from __future__ import annotations
 
-import ctypes
 import struct
 
 from upsweep._backends.cuda import abi, library
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
 __all__ = [
-    "accumulator_of", "plan", "plan_reduction", "prepare_scan", "problem", "reduction", "run_lines",
-    "run_lines_backward", "run_reduction", "run_scan", "start_scan",
+    "advance", "plan", "plan_reduction", "prepare_scan", "problem", "reduce", "reduction", "run_lines",
+    "run_lines_backward", "run_scan", "start_scan",
 ]  # fmt: skip
 
 _pack_lines = struct.Struct(abi.LINES_FORMAT).pack_into
@@ -82,16 +81,12 @@ def reduction(
 
 def plan(p: abi.ScanProblem, n_processors: int = 0) -> abi.Plan:
     """Return how the library will run the scan; with `n_processors` it queries no device."""
-    answer = abi.Plan()
-    library.load().plan_scan(ctypes.byref(p), n_processors, ctypes.byref(answer))
-    return answer
+    return abi.ask(library.load().plan_scan, p, n_processors, answer=abi.Plan())
 
 
 def plan_reduction(r: abi.Reduction) -> abi.Plan:
     """Return how the library will reduce; it queries no device."""
-    answer = abi.Plan()
-    library.load().plan_reduce(ctypes.byref(r), ctypes.byref(answer))
-    return answer
+    return abi.ask(library.load().plan_reduce, r, answer=abi.Plan())
 
 
 def run_scan(p: abi.ScanProblem, allocate: Allocate) -> None:
@@ -111,11 +106,50 @@ def start_scan(p: abi.ScanProblem, allocate: Allocate) -> None:
     abi.call_with_workspace(library.load().scan, p, p, allocate)
 
 
-def run_reduction(r: abi.Reduction, allocate: Allocate) -> None:
-    """Start a reduction on its stream."""
-    library.check_device(r.scan.device)
+def reduce(
+    x: ArrayDescriptor, gates: ArrayDescriptor | None, gamma: ArrayDescriptor | complex | None,
+    reset: ArrayDescriptor | None, multiplier: ArrayDescriptor | None, value: ArrayDescriptor,
+    dropped: ArrayDescriptor | None, *, initial: ArrayDescriptor | None = None, axis: int, reverse: bool,
+    device: int, stream: int, allocate: Allocate,
+) -> None:  # fmt: skip
+    """Start one pass over a block of steps that writes its aggregate, of the shape of x without `axis`.
+
+    `value` is the final state from zero or from `initial`; `multiplier` is the product of the factors, 0 if the
+    block resets; `dropped` is whether a reset in the block drops the state before it. These two are optional.
+    """
+    if 0 in value.shape:
+        return
+    r = reduction(
+        x, gates, gamma, initial, reset, multiplier, value, dropped, axis=axis, reverse=reverse, device=device,
+        stream=stream,
+    )  # fmt: skip
+    library.check_device(device)
     r.scan.workspace_bytes = plan_reduction(r).workspace_bytes
     abi.call_with_workspace(library.load().reduce, r, r.scan, allocate)
+
+
+def advance(
+    multiplier: ArrayDescriptor | None, value: ArrayDescriptor, dropped: ArrayDescriptor | None,
+    state: ArrayDescriptor, result: ArrayDescriptor, *, device: int, stream: int, allocate: Allocate,
+) -> None:  # fmt: skip
+    """Write `value` where dropped, else ``multiplier * state + value``, to `result`; all are of one shape.
+
+    No other function converts or adds device arrays, so every library that allocates memory can have them.
+    """
+    # One step whose output is the result: a final state would have to have 32 or 64 bits.
+    if 0 in result.shape:
+        return
+    if accumulator_of(result.dtype) == abi.INTEGER:
+        multiplier = None  # integers are only added: it is 1, or the state is dropped
+    steps = [
+        array and array._replace(shape=(*array.shape, 1), strides=(*array.strides, 0))
+        for array in (value, multiplier, dropped, result)
+    ]
+    p = problem(
+        steps[0] or value, steps[1], None, state, steps[2], steps[3], None, axis=len(result.shape), reverse=False,
+        exclusive=False, device=device, stream=stream,
+    )  # fmt: skip
+    run_scan(p, allocate)
 
 
 def run_lines(

@@ -18,23 +18,13 @@ from upsweep._backends.cuda import library, user_scan_launch
 from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.user_scan_layout import ScanArrays
+from upsweep._compiler.cuda.scalars import SIZES
 from upsweep._core.user_scan import ScanSpec, choose_path, repeated_number, with_host_numbers
 
 __all__ = [
-    "ExecutionContext",
-    "DeviceScans",
-    "LaunchPlan",
-    "Layout",
-    "OutputSpec",
-    "ScanArrays",
-    "check_allocates",
-    "describe",
-    "final_spec",
-    "layout_of",
-    "output_spec",
-]
-
-SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of the dtypes of results
+    "ExecutionContext", "DeviceScans", "LaunchPlan", "Layout", "OutputSpec", "ScanArrays", "check_allocates",
+    "describe", "final_spec", "layout_of", "output_spec",
+]  # fmt: skip
 
 
 def check_allocates(placement: Placement, arrays: Mapping[str, Operand]) -> None:
@@ -195,11 +185,9 @@ class DeviceScans:
     ) -> tuple[Sequence[Operand], Sequence[Operand]]:  # fmt: skip
         """Start a scan of inputs in scan order; inputs and states of the host are one number each.
 
-        Returns
-        -------
-        outputs, finals : list of arrays
-            In user order; and the states after the last step. New, or those that were passed, whose dtype may
-            differ from the scan's; `finals` are in C order, with as many elements as the columns.
+        Returns the outputs in user order and the states after the last step. They are new, or those that were
+        passed, whose dtype may differ from the scan's; `finals` are in C order, with as many elements as the
+        columns.
         """
         if outputs is None:
             outputs = [self.empty(spec.shape, spec.dtype) for _ in spec.recurrence.outputs]

@@ -12,28 +12,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from upsweep._backends.cuda import driver, linear_update
-from upsweep._backends.cuda.descriptor import ArrayDescriptor
-from upsweep._backends.cuda.prepared_launch import KernelLaunch
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 from upsweep._backends.cuda.user_scan_layout import Chunks, ColumnLayout, ScanArrays, column_layout, cut_time
 from upsweep._compiler.cuda import nvrtc
-from upsweep._compiler.cuda.scans.render import (
-    SIZES,
-    THREADS,
-    ScanKernels,
-    ScanRequest,
-    Stream,
-    choose_ahead,
-    n_matrix,
-    render_scan,
-    threads_of,
-)
+from upsweep._compiler.cuda.scalars import SIZES
+from upsweep._compiler.cuda.scans import render
+from upsweep._compiler.cuda.scans.render import ScanKernels, ScanRequest, Stream
 from upsweep._compiler.cuda.scans.single_pass import (
     TileSizes,
     carry_words,
@@ -49,12 +41,11 @@ from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["ScanLaunch", "prepare"]
 
-Allocate = Callable[[int], tuple[int, object]]
-
 MAX_KERNELS = 512  # in the cache
 MOST_BYTES = 4096  # of a kernel's arguments
 MOST_BLOCKS = 2**31 - 1  # of a launch
 FEW_CHUNKS = 32  # of a column: one thread joins them
+_WORD, _DOUBLE = struct.Struct("Q"), struct.Struct("d")
 ORDINARY = 1e75  # below it, products of numbers do not overflow; as in kernels/look_back.cuh
 
 
@@ -105,20 +96,9 @@ def _without_numbers(monoid: Monoid, reduce: Recurrence | None = None, start: tu
 
 
 def _compile(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Kernels:
-    """The kernels of a recurrence, compiled and loaded by the first call.
-
-    Raises
-    ------
-    RuntimeError
-        There is no driver or no run-time compiler; the message says what to install.
-    """
-    key = (recurrence, request, device)
-    return _kernels.get_or_build(key, lambda: _build(recurrence, request, n_numbers, device))
-
-
-def _build(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Kernels:
+    """Compile and load the kernels of a recurrence; a RuntimeError says what to install if that is missing."""
     gpu = driver.device(device)
-    text = render_scan(recurrence, request)
+    text = render.render_scan(recurrence, request)
     structure = _structure(recurrence, request, n_numbers)
     if ctypes.sizeof(structure) > MOST_BYTES:
         n_arrays = len(request.inputs) + len(request.outputs) + 2 * recurrence.n_states
@@ -141,14 +121,58 @@ def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> 
         "inputs": len(request.inputs) - fixed, "fixed": fixed, "outputs": len(request.outputs), "states": k,
         "finals": k,
     }  # fmt: skip
+    n_levels = n_powers(request.tile) if request.tile else 1
     of_call: list[tuple[str, Any]] = [
         ("n_columns", place), ("n_steps", place), ("chunk", place), ("n_chunks", place),
         ("shape", place * request.n_dims), ("numbers", number * max(n_numbers, 1)), ("initial", number * k),
-        ("matrix", number * (n_matrix(request.monoid, k) * (n_powers(request.tile) if request.tile else 1))),
+        ("matrix", number * (render.n_matrix(request.monoid, k) * n_levels)),
         ("is_bounded", place), ("reduced", pointer), ("starts", pointer),
         *((name, array * max(count, 1)) for name, count in counts.items()),
     ]  # fmt: skip
     return type("ScanCall", (ctypes.Structure,), {"_fields_": of_call})
+
+
+class KernelLaunch:
+    """Kernels that take one structure of arguments, complete but for the addresses and numbers of a call.
+
+    The structure consists of fields of 8 bytes. Two of them, `reduced` and `starts`, are addresses of temporary
+    memory of the call.
+    """
+
+    def __init__(self, structure: ctypes.Structure) -> None:
+        self.structure = structure
+        n_words = ctypes.sizeof(structure) // 8
+        self._words: Any = ctypes.c_uint64 * n_words
+        self._addresses: list[tuple[int, int]] = []
+        self.numbers: list[tuple[int, int]] = []  # of doubles: words from the beginning, operands
+        self._kernels: list[tuple[Any, int, int, bool]] = []
+        self.n_filled = 0  # bytes of the temporary memory that are filled with ones before the first kernel
+        kind: Any = type(structure)
+        self._reduced, self._starts = kind.reduced.offset // 8, kind.starts.offset // 8
+
+    def read_address(self, target: Any, operand: int) -> None:
+        """Store the address of an operand in `target`, a part of the structure that begins with an address."""
+        word = (ctypes.addressof(target) - ctypes.addressof(self.structure)) // 8
+        self._addresses.append((word, operand))
+
+    def add(self, function: Any, n_blocks: int, n_threads: int, *, together: bool = False) -> None:
+        """Add a kernel after the others; `together`: a cooperative launch, whose blocks wait for each other."""
+        self._kernels.append((function, n_blocks, n_threads, together))
+
+    def start(self, operands: Sequence[Any], memory: tuple[int, int], stream: int) -> None:
+        """Launch the kernels. Each call copies the structure, since several threads may call at once."""
+        words = self._words.from_buffer_copy(self.structure)
+        for word, operand in self._addresses:
+            words[word] = operands[operand]
+        for word, operand in self.numbers:
+            (words[word],) = _WORD.unpack(_DOUBLE.pack(operands[operand]))
+        words[self._reduced], words[self._starts] = memory
+        if self.n_filled:
+            device = self._kernels[0][0].device
+            device.fill(memory[0], 0xFFFFFFFF, self.n_filled // 4, stream)
+        for function, n_blocks, n_threads, together in self._kernels:
+            launch = function.launch_together if together else function.launch
+            launch(n_blocks, n_threads, stream, words)
 
 
 class _Operand(NamedTuple):
@@ -183,14 +207,9 @@ class _Scan:
     ) -> KernelLaunch:  # fmt: skip
         """Prepare the scan of a recurrence.
 
-        Parameters
-        ----------
-        compact : _Compact
-            The recurrence; with `is_reduction`, the one that computes what chunks do to a state from `initial`.
-        monoid : Monoid, optional
-            Joins the chunks before the scan, by `matrix`, what the steps of a chunk multiply with.
-        tile : TileSizes, optional
-            Lines are scanned in one pass, and chunks are the runs of a lane.
+        With `is_reduction` the recurrence computes what chunks do to a state from `initial`. `monoid` joins the
+        chunks before the scan, by `matrix`, what the steps of a chunk multiply with. With `tile`, lines are
+        scanned in one pass, and chunks are the runs of a lane.
         """
         recurrence, layout, arrays = compact.recurrence, self.layout, self.arrays
         cut = _Cut(layout, chunks)
@@ -203,23 +222,21 @@ class _Scan:
         n_processors = driver.device(self.device).n_processors
         columns_per_processor = -(-cut.n_columns // n_processors)
         unused = (None,) * recurrence.n_states
+        blocks = 1 if lines else render.threads_of(columns_per_processor) // render.THREADS
         request = ScanRequest(
-            dtype=self.spec.dtype.name,
-            inputs=streams,
+            dtype=self.spec.dtype.name, inputs=streams,
             outputs=() if is_reduction else tuple(y.dtype for y in arrays.outputs),
             initial=unused if is_reduction else tuple(getattr(s, "dtype", None) for s in arrays.states),
             finals=unused if is_reduction else tuple(getattr(s, "dtype", None) for s in arrays.finals),
-            n_dims=len(cut.shape),
-            lines=lines,
-            ahead=1 if lines else choose_ahead(recurrence, streams, columns_per_processor),
-            blocks=tile.blocks if tile else 1 if lines else threads_of(columns_per_processor) // THREADS,
-            chunk_dim=cut.chunk_dim,
-            reduces=is_reduction,
-            monoid=monoid,
-            tile=tile,
-            output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
+            n_dims=len(cut.shape), lines=lines,
+            ahead=1 if lines else render.choose_ahead(recurrence, streams, columns_per_processor),
+            blocks=tile.blocks if tile else blocks, chunk_dim=cut.chunk_dim, reduces=is_reduction, monoid=monoid,
+            tile=tile, output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
+        )  # fmt: skip
+        kernels = _kernels.get_or_build(
+            (recurrence, request, self.device),
+            lambda: _compile(recurrence, request, len(compact.numbers), self.device),
         )
-        kernels = _compile(recurrence, request, len(compact.numbers), self.device)
         call = kernels.structure()
         launch = KernelLaunch(call)
         call.n_columns, call.n_steps = cut.n_columns, self.spec.length
@@ -246,7 +263,7 @@ class _Scan:
                 set_array(call.states[n], self.operands.get(self.first_state + n), False)
                 set_array(call.finals[n], self.operands.get(self.first_final + n), False)
                 if self.first_state + n not in self.operands:
-                    launch.read_number(kernels.structure.initial.offset // 8 + n, self.first_state + n)
+                    launch.numbers.append((kernels.structure.initial.offset // 8 + n, self.first_state + n))
         if tile is not None:
             n_tiles = -(-self.spec.length // tile.steps)
             call.n_columns, call.chunk, call.n_chunks = layout.n_columns, tile.steps, n_tiles
@@ -359,18 +376,13 @@ class ScanLaunch:
         self._launches.append(scan.prepare(compact, monoid=plain, chunks=chunks, matrix=matrix, tile=tile))
         n_waves = -(-n_lines * n_tiles // min(gpu.n_processors, n_lines * n_tiles))
         self._n_bytes = workspace_bytes(tile, n_lines, n_tiles, carry_words(plain, n_states), n_states, n_waves)
-        self._launches[0].fill(self._n_bytes)
+        self._launches[0].n_filled = self._n_bytes
         return True
 
     def start(self, operands: Sequence[Any], stream: int, allocate: Allocate) -> None:
         """Start the kernels on a stream.
 
-        Parameters
-        ----------
-        operands : sequence of int, float or None
-            The addresses of the operands of `ScanArrays`, in that order; numbers for states that are numbers.
-        allocate : callable
-            As for `scan_launch.run_scan`.
+        `operands` are the addresses of those of `ScanArrays`, in that order; numbers for states that are numbers.
         """
         reduced, owner = allocate(self._n_bytes) if self._n_bytes else (0, None)
         for launch in self._launches:
@@ -381,16 +393,9 @@ class ScanLaunch:
 def prepare(
     spec: ScanSpec, arrays: ScanArrays, monoid: Monoid | None, device: int
 ) -> ScanLaunch | linear_update.LinearLaunch:
-    """Prepare a scan for arrays of the layout of `arrays`, whose addresses do not matter.
+    """Prepare a scan for arrays of the layout of `arrays`, in scan order, whose addresses do not matter.
 
-    Parameters
-    ----------
-    spec : ScanSpec
-        The scan; its recurrence has the numbers of the host as constants.
-    arrays : ScanArrays
-        In scan order, with any strides.
-    monoid : Monoid, optional
-        Makes time parallel; without it, time is sequential.
+    The recurrence has the numbers of the host as constants. `monoid` makes time parallel.
     """
     linear = linear_update.prepare(spec, arrays, device) if spec.length else None
     return ScanLaunch(spec, arrays, monoid, device) if linear is None else linear

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from upsweep._core.layout import merge_axes
+
 __all__ = ["Chunks", "ColumnLayout", "ScanArrays", "column_layout", "cut_time"]
 
 # Columns times chunks that keep 32 KiB in flight in each processor of a large device; more would only be more to
@@ -66,18 +68,7 @@ def column_layout(
     """The layout of arrays of one shape `columns`, by their strides; the order is that of the array `like`."""
     reference = arrays[like] if arrays else (0,) * len(columns)
     axes = sorted((d for d, n in enumerate(columns) if n != 1), key=lambda d: (-abs(reference[d]), d))
-    shape: list[int] = []
-    merged: list[list[int]] = [[] for _ in arrays]
-    for d in axes:
-        steps = [strides[d] for strides in arrays]
-        if shape and all(own[-1] == step * columns[d] for own, step in zip(merged, steps)):
-            shape[-1] *= columns[d]
-            for own, step in zip(merged, steps):
-                own[-1] = step
-        else:
-            shape.append(columns[d])
-            for own, step in zip(merged, steps):
-                own.append(step)
+    shape, merged = merge_axes([columns[d] for d in axes], [[strides[d] for d in axes] for strides in arrays])
     if not shape:
         return ColumnLayout((1,), ((0,),) * len(arrays), lines=True)
     innermost = abs(merged[like][-1]) if arrays else 0

@@ -97,13 +97,7 @@ class Compiler:
         return older[-1], False
 
     def compile(self, text: str, capability: int, options: tuple[str, ...] = ()) -> Code:
-        """Code for a device of this compute capability.
-
-        Raises
-        ------
-        CompileError
-            The text is refused; the message has the log.
-        """
+        """Code for a device of this compute capability; if the text is refused, the error has the log."""
         architecture, is_cubin = self.target(capability)
         kind = "sm" if is_cubin else "compute"
         arguments = [f"--gpu-architecture={kind}_{architecture}", "--std=c++17", *options]
@@ -115,13 +109,11 @@ class Compiler:
                 status = self._library.nvrtcCompileProgram(program, len(arguments), array)
                 if status:
                     name = self._library.nvrtcGetErrorString(status).decode()
-                    raise CompileError(f"nvrtcCompileProgram of {self.path}: {name}\n{self._log(program)}")
+                    log = self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+                    raise CompileError(f"nvrtcCompileProgram of {self.path}: {name}\n{log}")
                 return Code(self._bytes(program, "CUBIN" if is_cubin else "PTX"), is_cubin)
             finally:
                 self._call("nvrtcDestroyProgram", ctypes.byref(program))
-
-    def _log(self, program: ctypes.c_void_p) -> str:
-        return self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
 
     def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
@@ -158,13 +150,7 @@ _loaded: dict[str | None, Compiler] = {}
 
 
 def load() -> Compiler:
-    """The run-time compiler, loaded by the first call.
-
-    Raises
-    ------
-    RuntimeError
-        There is none, or none that can be loaded; the message says what to install.
-    """
+    """The run-time compiler, loaded by the first call; without one, a RuntimeError says what to install."""
     named = os.environ.get(VARIABLE)
     with _loading:
         if named not in _loaded:

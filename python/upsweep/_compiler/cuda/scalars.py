@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["MASKS", "OPERATIONS", "expression", "literal"]
+__all__ = ["ELEMENTS", "MASKS", "OPERATIONS", "SIZES", "declaration", "expression", "literal"]
 
 # {0}, {1}, ... are the arguments.
 OPERATIONS: dict[str, str] = {
@@ -44,6 +44,18 @@ OPERATIONS: dict[str, str] = {
 }
 MASKS = frozenset({"lt", "le", "eq", "ne"})
 
+# The C++ types of elements of arrays, and their bytes.
+ELEMENTS = {
+    "bool": "unsigned char", "int8": "signed char", "uint8": "unsigned char", "int16": "short",
+    "uint16": "unsigned short", "int32": "int", "uint32": "unsigned", "int64": "long long",
+    "uint64": "unsigned long long", "float16": "float16", "bfloat16": "bfloat16", "float32": "float",
+    "float64": "double",
+}  # fmt: skip
+SIZES = {
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+
 
 def literal(value: float) -> str:
     """A number as C++ reads it, to the last bit of float64."""
@@ -53,6 +65,11 @@ def literal(value: float) -> str:
         return "infinity()" if value > 0 else "(-infinity())"
     text = repr(float(value))
     return f"real({text})" if value >= 0 else f"(-real({text[1:]}))"
+
+
+def declaration(op: str, number: int, right: str) -> str:
+    """The line that computes a value."""
+    return f"const {'bool' if op in MASKS else 'real'} v{number} = {right};"
 
 
 def expression(op: str, args: list[str]) -> str:

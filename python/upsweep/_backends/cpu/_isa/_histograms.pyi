@@ -9,11 +9,7 @@ def find_extremes(x: NDArray[Any], n_threads: int) -> tuple[float, float, bool]:
     come as such."""
 
 def count(
-    x: NDArray[Any],
-    weights: NDArray[Any] | None,
-    thresholds: NDArray[Any],
-    slots: NDArray[Any],
-    n_threads: int,
+    x: NDArray[Any], weights: NDArray[Any] | None, thresholds: NDArray[Any], slots: NDArray[Any], n_threads: int
 ) -> None:
     """Count the elements, or sum their weights, by how many of the thresholds they reach, into the contiguous
     ``slots``, one more than thresholds: int64, uint64 for integer weights, or float64. Added to what they hold."""

@@ -44,15 +44,12 @@ def check_blocks(kernel: Kernel, name: str) -> None:
                 conflicting = blocks - copies - tags_that_agree(store, access, axes, _alone(store, access, axes))
                 if conflicting and not are_apart(store, access, ()):
                     tag = sorted(conflicting)[0]
+                    verb = "written" if access.is_store else "read"
                     raise BlocksConflict(
-                        f"{name}: on cuda, {buffer.name} is written by one block and {_verb(access)} by another "
+                        f"{name}: on cuda, {buffer.name} is written by one block and {verb} by another "
                         f"({tag}): {_text(store)} and {_text(access)}. The blocks of a kernel cannot wait for "
                         "each other; bind that axis to threadIdx, whose threads can, or leave it unbound"
                     )
-
-
-def _verb(access: Access) -> str:
-    return "written" if access.is_store else "read"
 
 
 def _text(access: Access) -> str:
@@ -88,14 +85,9 @@ class _Insertion:
             for each in reversed(around):
                 whole = For(each.axis, each.extent, whole, each.marks, each.tag)
             self.statements.append(statement)
-            self.accesses[id(statement)] = [
-                access for access in accesses_of(whole) if not self.is_private(access.buffer)
-            ]
+            private = {buffer for buffer, scope in self.scopes.items() if scope.level == "thread"}
+            self.accesses[id(statement)] = [each for each in accesses_of(whole) if each.buffer not in private]
         return self.accesses[id(statement)]
-
-    def is_private(self, buffer: Buffer) -> bool:
-        scope = self.scopes.get(buffer)
-        return scope is not None and scope.level == "thread"
 
     def conflict(self, a: Access, b: Access) -> bool:
         """Whether two threads may access one element, one of them to store to it."""
@@ -203,11 +195,5 @@ def _both(before: _Pending, after: _Pending) -> _Pending:
 
 
 def with_barriers(kernel: Kernel, name: str) -> Statement:
-    """The kernel's statement with the barriers that it needs.
-
-    Raises
-    ------
-    ValueError
-        Threads need each other's values where they cannot wait.
-    """
+    """The kernel's statement with its barriers; ValueError where threads need values and cannot wait."""
     return _Insertion(kernel, name).walk(kernel.statement, {}, ())[0]

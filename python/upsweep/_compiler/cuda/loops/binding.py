@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, index_const
 from upsweep._compiler.loops.linear import linear, same
@@ -26,6 +27,7 @@ from upsweep._compiler.loops.statements import (
     Statement,
     all_statements,
     inner_statements,
+    loops_in,
 )
 
 __all__ = ["MAX_THREADS", "THREAD", "Bound", "bind", "least_threads", "sunk", "tag_extents"]
@@ -58,24 +60,25 @@ def sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
     return result
 
 
-class Bound:
+class Bound(NamedTuple):
     """A kernel's statement with one `Axis` for each thread axis; `free` are those that the schedule does not bind.
 
     `widths` are the extents of the open loops of a scan that one block runs.
     """
 
-    def __init__(self, statement: Statement, axes: dict[str, Axis], free: set[str], widths: list[Expr]) -> None:
-        self.statement, self.axes, self.free, self.widths = statement, axes, free, widths
+    statement: Statement
+    axes: dict[str, Axis]
+    free: set[str]
+    widths: list[Expr]
 
 
 def _vector_loops(statement: Statement) -> list[For]:
-    return [each for each in all_statements(statement) if isinstance(each, For) and "vectorized" in each.marks]
+    return [loop for loop in loops_in(statement) if "vectorized" in loop.marks]
 
 
 def _has_threads(statement: Statement) -> bool:
     """Whether loops in it are, or will be, bound to threads."""
-    loops = [each for each in all_statements(statement) if isinstance(each, For)]
-    return any("vectorized" in loop.marks or loop.tag.startswith(THREAD) for loop in loops)
+    return any("vectorized" in loop.marks or loop.tag.startswith(THREAD) for loop in loops_in(statement))
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ class _Binder:
             return self.split(statement, self.few(_THREADS_OF_VECTOR), "", self.room.tag, outer_tags)
         if self.room.second and self.is_beside_a_vector(statement) and not in_threads:
             return self.tagged(statement, _SECOND, outer_tags)
-        if not self.of_scan and self.is_around_threads(statement) and in_blocks and free_block:
+        is_free = id(statement.axis) in self.free and not (self.of_scan or statement.marks)
+        if is_free and in_blocks and free_block and _vector_loops(statement.body):
             return self.tagged(statement, free_block, outer_tags)
         return with_inner(statement, lambda inner: self.walk(inner, outer_tags))
 
@@ -183,9 +187,6 @@ class _Binder:
             return False
         widths = [constant_of(vector.extent) or _THREADS_OF_VECTOR for vector in vectors]
         return size * max(min(width, _MAX_OF_BLOCK) for width in widths) <= _MAX_OF_BLOCK
-
-    def is_around_threads(self, loop: For) -> bool:
-        return id(loop.axis) in self.free and not loop.marks and bool(_vector_loops(loop.body))
 
     def tagged(self, loop: For, tag: str, outer_tags: tuple[str, ...]) -> Statement:
         axis = self.axis(tag)

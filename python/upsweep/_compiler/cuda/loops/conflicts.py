@@ -14,13 +14,7 @@ from upsweep._compiler.loops.accesses import Access, Bounds
 from upsweep._compiler.loops.expressions import Axis, Expr, atoms, binary, constant_of, has_loads
 from upsweep._compiler.loops.linear import Linear, linear, same
 from upsweep._compiler.loops.ranges import Ranges
-from upsweep._compiler.loops.statements import (
-    Allocate,
-    Buffer,
-    For,
-    Statement,
-    inner_statements,
-)
+from upsweep._compiler.loops.statements import Allocate, Buffer, For, Statement, inner_statements
 
 __all__ = ["allocations", "are_apart", "extent_in", "inside", "same_extents", "tags_that_agree"]
 

@@ -5,7 +5,7 @@ No barrier stands between such loops, so that no thread needs what another one h
 
 from __future__ import annotations
 
-from upsweep._compiler.loops.expressions import Expr, has_loads, key
+from upsweep._compiler.loops.expressions import has_loads, key
 from upsweep._compiler.loops.linear import same
 from upsweep._compiler.loops.rewrite import block_of, rewritten
 from upsweep._compiler.loops.statements import Block, For, If, Statement
@@ -32,20 +32,13 @@ def _fused_block(statement: Statement) -> Statement:
 
 
 def _fusion(first: Statement, second: Statement) -> Statement | None:
-    if isinstance(first, For) and isinstance(second, For) and _are_one(first, second):
-        return For(first.axis, first.extent, _fused_bodies(first, second), first.marks, first.tag)
-    if isinstance(first, If) and isinstance(second, If) and _are_alike(first.condition, second.condition):
-        return If(first.condition, _fused_bodies(first, second))
+    if isinstance(first, For) and isinstance(second, For):
+        is_one = first.axis is second.axis and same(first.extent, second.extent)
+        if first.tag and is_one:
+            body = _fused_block(block_of(first.body, second.body))
+            return For(first.axis, first.extent, body, first.marks, first.tag)
+    if isinstance(first, If) and isinstance(second, If):
+        is_one = key(first.condition) == key(second.condition)
+        if is_one and not has_loads(first.condition):
+            return If(first.condition, _fused_block(block_of(first.body, second.body)))
     return None
-
-
-def _fused_bodies(first: For | If, second: For | If) -> Statement:
-    return _fused_block(block_of(first.body, second.body))
-
-
-def _are_one(first: For, second: For) -> bool:
-    return bool(first.tag) and first.axis is second.axis and same(first.extent, second.extent)
-
-
-def _are_alike(first: Expr, second: Expr) -> bool:
-    return not has_loads(first) and key(first) == key(second)

@@ -10,20 +10,13 @@ becomes, with buffers in a thread's registers or a block's shared memory,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from upsweep._compiler.cuda.loops.memory_scopes import memory_scopes
 from upsweep._compiler.loops.accesses import accesses_of
-from upsweep._compiler.loops.expressions import (
-    Axis,
-    Expr,
-    constant_of,
-    contains,
-    index_const,
-    load,
-    substitute,
-)
+from upsweep._compiler.loops.expressions import Axis, Expr, constant_of, contains, index_const, load, substitute
 from upsweep._compiler.loops.linear import Linear, linear, simplified
 from upsweep._compiler.loops.rewrite import (
     allocate_around,
@@ -36,7 +29,7 @@ from upsweep._compiler.loops.rewrite import (
 from upsweep._compiler.loops.statements import Block, Buffer, For, If, Statement, Store, all_statements
 from upsweep._compiler.loops.traversal import walk
 
-__all__ = ["is_scan", "keep_states"]
+__all__ = ["around", "is_long", "is_scan", "keep_states"]
 
 MAX_UNROLLED = 16
 _MAX_BACK = 8
@@ -45,6 +38,11 @@ _MAX_BACK = 8
 def is_scan(statement: Statement) -> bool:
     """Whether it is a loop over the steps of a scan."""
     return isinstance(statement, For) and statement.axis.kind == "scan"
+
+
+def is_long(loop: For) -> bool:
+    """Whether a loop of no thread axis is too long to be unrolled."""
+    return not loop.tag and (constant_of(loop.extent) or MAX_UNROLLED + 1) > MAX_UNROLLED
 
 
 @dataclass
@@ -110,14 +108,9 @@ def _state(buffer: Buffer, step: For) -> _State | None:
 
 def _spatial_path(path: tuple[Statement, ...]) -> tuple[Statement, ...] | None:
     """The loops over a state's elements; None where a thread's part of them is not a small constant."""
-    total = 1
-    for each in path:
-        if isinstance(each, For) and not each.tag:
-            size = constant_of(each.extent)
-            if size is None:
-                return None
-            total *= size
-    return path if total <= MAX_UNROLLED else None
+    sizes = [constant_of(each.extent) for each in path if isinstance(each, For) and not each.tag]
+    is_known = None not in sizes
+    return path if is_known and math.prod(size for size in sizes if size is not None) <= MAX_UNROLLED else None
 
 
 def around(path: tuple[Statement, ...], body: Statement) -> Statement:
@@ -144,12 +137,8 @@ def _with_states(statement: Statement, outer: Statement, step: For, states: list
         return substitute(expr, values)
 
     def redirected(each: Statement) -> Statement:
-        if (
-            isinstance(each, For)
-            and not each.tag
-            and (constant_of(each.extent) or MAX_UNROLLED + 1) <= MAX_UNROLLED
-        ):
-            return For(each.axis, each.extent, each.body, each.marks | {"unrolled"}) if not is_scan(each) else each
+        if isinstance(each, For) and not (each.tag or is_scan(each) or is_long(each)):
+            return For(each.axis, each.extent, each.body, each.marks | {"unrolled"})
         if isinstance(each, Store):
             state = next((s for s in states if s.buffer is each.buffer), None)
             if state is not None:
@@ -160,16 +149,14 @@ def _with_states(statement: Statement, outer: Statement, step: For, states: list
     body = block_of(body, *(around(state.path, _commit(state)) for state in states))
     scans = [each.axis for each in all_statements(outer) if isinstance(each, For) and is_scan(each)]
     zeros: dict[Expr, Expr] = {axis: index_const(0) for axis in scans}
-    first = [around(_without(state.path, scans), _initialise(state, zeros)) for state in states]
+    first = []
+    for state in states:  # without the conditions on the step
+        path = [each for each in state.path if not (isinstance(each, If) and contains(each.condition, scans))]
+        first.append(around(tuple(path), _initialise(state, zeros)))
     new_outer = replace_statement(outer, step, For(step.axis, step.extent, body, step.marks, step.tag))
     result = replace_statement(statement, outer, block_of(*first, new_outer))
     buffers = [buffer for state in states for buffer in (state.new, *state.before)]
     return allocate_around(buffers[::-1], result)
-
-
-def _without(path: tuple[Statement, ...], scans: list[Axis]) -> tuple[Statement, ...]:
-    """Loops and conditions, without conditions on the step."""
-    return tuple(each for each in path if not (isinstance(each, If) and contains(each.condition, scans)))
 
 
 def _commit(state: _State) -> Statement:

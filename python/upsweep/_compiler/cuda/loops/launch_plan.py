@@ -105,25 +105,11 @@ def plan_launches(
     name: str, kernels: Sequence[Kernel], between: Sequence[Buffer], index_positions: Mapping[Expr, int],
     sizes: Sizes, size_names: Sequence[str], shared_limit: int,
 ) -> Plan:  # fmt: skip
-    """The launches for known sizes.
+    """The launches for known sizes; ValueError for more threads or blocks than a device takes.
 
-    Parameters
-    ----------
-    name : str
-        The function's, in messages.
-    between : sequence of Buffer
-        The buffers that several kernels use.
-    index_positions : mapping
-        The positions of the indices of the host's loops in the numbers.
-    sizes : dict
-        The values of the sizes; `size_names` are their keys in order.
-    shared_limit : int
-        The bytes of shared memory that a block may have.
-
-    Raises
-    ------
-    ValueError
-        More threads or blocks than a device takes.
+    `between` are the buffers that several kernels use, `index_positions` the positions of the indices of the
+    host's loops in the numbers, `size_names` the keys of `sizes` in order. A block may have `shared_limit` bytes
+    of shared memory. Messages call the function `name`.
     """
     planner = _Planner(name, sizes, shared_limit, index_positions)
     counts = [math.prod(evaluator(extent)(sizes) for extent in buffer.shape) for buffer in between]

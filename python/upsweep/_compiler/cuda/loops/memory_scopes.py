@@ -7,6 +7,8 @@ grid's. `program` and `keep_states` call `memory_scopes`.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,20 +50,12 @@ class Scope:
 
     def count(self) -> int | None:
         """How many elements these are, if that is a constant."""
-        total = 1
-        for extent in self.extents():
-            size = constant_of(extent)
-            if size is None:
-                return None
-            total *= size
-        return total
+        sizes = list(map(constant_of, self.extents()))
+        return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
     def size(self) -> Expr:
         """The number of elements of that part."""
-        total = index_const(1)
-        for extent in self.extents():
-            total = binary("mul", total, extent)
-        return total
+        return functools.reduce(functools.partial(binary, "mul"), self.extents(), index_const(1))
 
     def local(self, indices: Sequence[Expr], axes: Mapping[str, Axis]) -> tuple[Expr, ...]:
         """The indices of an element in that part."""

@@ -8,9 +8,10 @@ threads; 32 elements of 4 bytes of each are 63 KB, and 32 of a thread's register
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from upsweep._compiler.cuda.loops.keep_states import MAX_UNROLLED, around, is_scan
+from upsweep._compiler.cuda.loops.keep_states import around, is_long, is_scan
 from upsweep._compiler.loops.expressions import (
     Axis,
     Expr,
@@ -31,7 +32,7 @@ from upsweep._compiler.loops.rewrite import (
     replace_statement,
     with_inner,
 )
-from upsweep._compiler.loops.statements import Buffer, For, If, Statement, Store, all_statements
+from upsweep._compiler.loops.statements import Buffer, For, If, Statement, Store, all_statements, loops_in
 from upsweep._compiler.loops.traversal import fold
 
 __all__ = ["prefetch"]
@@ -62,17 +63,13 @@ def prefetch(statement: Statement) -> Statement:
     if not streams:
         return statement
     room = _IN_FLIGHT // sum(stream.count for stream in streams)
-    has_loops = any(isinstance(each, For) and _is_long(each) for each in all_statements(step.body))
+    has_loops = any(is_long(each) for each in loops_in(step.body))
     # The body of a step with sums in it is long: one step is far enough ahead, and it is written once.
     n_steps = 1 if has_loops else 1 << (room.bit_length() - 1)
     for stream in streams:
         stream.buffer.shape = (index_const(n_steps), *stream.buffer.shape)
     result = replace_statement(statement, step, _prefetched(step, streams, n_steps))
     return allocate_around([stream.buffer for stream in reversed(streams)], result)
-
-
-def _is_long(loop: For) -> bool:
-    return not loop.tag and (constant_of(loop.extent) or MAX_UNROLLED + 1) > MAX_UNROLLED
 
 
 def _streams(step: For) -> list[_Stream]:
@@ -82,11 +79,9 @@ def _streams(step: For) -> list[_Stream]:
     for store, path in paths_to(step.body):
         loops = [each for each in path if isinstance(each, For)]
         on_step = any(isinstance(each, If) and contains(each.condition, [step.axis]) for each in path)
-        if on_step or any(_is_long(loop) for loop in loops):
+        if on_step or any(is_long(loop) for loop in loops):
             continue
-        count = 1
-        for loop in loops:
-            count *= 1 if loop.tag else constant_of(loop.extent) or 1
+        count = math.prod(1 if loop.tag else constant_of(loop.extent) or 1 for loop in loops)
         for read in _always_read(store.value):
             is_stream = read.static[0] not in written and contains(read, [step.axis])
             is_plain = not any(node.op == "load" for index in read.args for node in [index, *index.args])

@@ -74,8 +74,11 @@ class Program:
                     self.kernels.append(self._kernel(n, statement, part))
                 except BlocksConflict as conflict:
                     finer = split_part(part)
-                    if finer is None:
-                        self.kernels.append(self._kernel_without_blocks(n, statement, part, conflict))
+                    if finer is None:  # with only the blocks that the schedule asks for
+                        try:
+                            self.kernels.append(self._kernel(n, statement, part, use_blocks=False))
+                        except BlocksConflict:
+                            raise conflict from None
                         continue
                     parts[n : n + 1] = finer
                     self.kernels = []
@@ -88,13 +91,6 @@ class Program:
         scratch = [nest_text(Allocate(buffer, Block([]))) for buffer in self.between]
         self.text = "".join([*scratch, *(f"{k.title()}\n{nest_text(k.statement)}" for k in self.kernels)])
         self._lay_out()
-
-    def _kernel_without_blocks(self, n: int, statement: Statement, part: Part, conflict: BlocksConflict) -> Kernel:
-        """A kernel whose blocks needed each other's values, with only the blocks that the schedule asks for."""
-        try:
-            return self._kernel(n, statement, part, use_blocks=False)
-        except BlocksConflict:
-            raise conflict from None
 
     def _kernel(self, n: int, statement: Statement, part: Part, use_blocks: bool = True) -> Kernel:
         """All passes for one kernel."""

@@ -25,6 +25,7 @@ from upsweep._compiler.loops.statements import (
     Store,
     all_statements,
     loads_of,
+    loops_in,
 )
 
 __all__ = ["choose_rows", "tile_rows"]
@@ -38,8 +39,8 @@ _OF_STAGES, _FEW = 4, 64
 
 def choose_rows(statement: Statement, axis: Axis) -> int:
     """How many steps of a thread axis of blocks one block computes; 1 where they share no loads."""
-    loops = [each for each in all_statements(statement) if isinstance(each, For) and each.axis is axis]
-    sums = [each for each in all_statements(statement) if isinstance(each, For) and _shares(each, axis)]
+    loops = [each for each in loops_in(statement) if each.axis is axis]
+    sums = [each for each in loops_in(statement) if _shares(each, axis)]
     if not sums or not all(same(loop.extent, loops[0].extent) for loop in loops):
         return 1
     size = constant_of(loops[0].extent)

@@ -129,11 +129,8 @@ class _Folding:
             a, b = value.args
             return graph.add("add", self.scaled(a, by), self.scaled(b, by if value.op == "add" else -by))
         if abs(by) == 1:
-            return self._signed(self.renewed[number], by)
+            return self.renewed[number] if by > 0 else graph.add("neg", self.renewed[number])
         return graph.multiply(self.renewed[number], graph.constant(by))
-
-    def _signed(self, number: int, by: float) -> int:
-        return number if by > 0 else self.graph.add("neg", number)
 
     def _factor(self, number: int) -> tuple[int, float | None]:
         """Of a product or quotient what varies most, and the other factor if it is a constant."""

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from upsweep._compiler.cuda.pairs.fold import factor_sums, fold_exponentials
 from upsweep._compiler.cuda.pairs.graph import Graph
-from upsweep._compiler.cuda.pairs.looped import Looped, function, long_pair
+from upsweep._compiler.cuda.pairs.looped import KNOWN, function, long_pair, pair_struct
 from upsweep._compiler.cuda.request import Product, Request, Sizes
-from upsweep._compiler.cuda.scalars import MASKS, expression, literal
+from upsweep._compiler.cuda.scalars import declaration, expression, literal
 
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Program
 
-__all__ = ["Functions", "LoopedFunctions"]
+__all__ = ["Functions"]
 
 LONG_PAIRS = ("sqdist", "dot")
 LONGEST_CENTRE = 4096  # features: with more, a tile's centre leaves too little shared memory
-KNOWN = "const Call& call, const Bases& bases"
 
 
 class Formula(NamedTuple):
@@ -144,7 +143,7 @@ class Functions:
                 f"void load_column({KNOWN}, const real* p, long long column, real* y)",
                 self._load("j", "column", "y"),
             ),
-            _pair_struct(len(formula.results), len(formula.weights), self._pair()),
+            pair_struct(len(formula.results), len(formula.weights), self._pair()),
             self._finish(),
             self._scale(),
         ]
@@ -189,11 +188,8 @@ class Functions:
                     names[number] = f"p[{self.formula.parameters[number]}]"
             elif value.level in levels and value.op != "centre":
                 names[number] = f"v{number}"
-                lines.append(f"const {self._type(number)} v{number} = {self._right_side(number, names, at)};")
+                lines.append(declaration(value.op, number, self._right_side(number, names, at)))
         return lines, names
-
-    def _type(self, number: int) -> str:
-        return "bool" if self.graph.values[number].op in MASKS else "real"
 
     def _right_side(self, number: int, names: dict[int, str], at: str) -> str:
         value = self.graph.values[number]
@@ -225,7 +221,7 @@ class Functions:
                         f"v{number}", value.op, len(formula.rows) + row, len(formula.columns) + column, dim
                     )
                 else:
-                    lines.append(f"const {self._type(number)} v{number} = {self._right_side(number, names, '0')};")
+                    lines.append(declaration(value.op, number, self._right_side(number, names, "0")))
         lines += [f"result[{k}] = {names[number]};" for k, number in enumerate(formula.results)]
         return lines + [f"weight[{k}] = {names[number]};" for k, number in enumerate(formula.weights)]
 
@@ -261,42 +257,3 @@ class Functions:
         changed = {k: n for k, n in enumerate(formula.outer) if graph.constant_of(n) != 1}
         lines, names = self._computed("i", changed.values(), {"p"}, "row")
         return function(head, [*lines, *(f"sum[{k}] *= wide({names[n]});" for k, n in changed.items())])
-
-
-class LoopedFunctions:
-    """The functions of a formula with loops, which is not rewritten."""
-
-    def __init__(self, program: Program, request: Request, scale: float) -> None:
-        self.product: Product | None = None
-        self.sign: int | None = None
-        self.near: int | None = None
-        self.program, self.looped = program, Looped(program, request.remaining == "j", scale)
-        stored = self.looped.stored
-        self.sizes = Sizes(
-            program.n_results,
-            program.n_weights,
-            stored["p"].size,
-            stored["i"].size,
-            stored["j"].size,
-            len(program.values),
-        )
-
-    def texts(self) -> list[str]:
-        """Return the text of all functions."""
-        program = self.program
-        return [
-            *self.looped.texts(),
-            _pair_struct(program.n_results, program.n_weights, self.looped.pair()),
-            function(f"void finish_sum({KNOWN}, const real*, long long, wide*)", []),
-            function("void scale_row(real*, real)", []),
-        ]
-
-
-def _pair_struct(n_results: int, n_weights: int, lines: list[str]) -> str:
-    constructor = function("Pair(const real* p, const real* x, const Column& y)", lines).rstrip()
-    members = [
-        "static constexpr bool UPWARDS = FORM & 1, EXPANDED = FORM & 2;",
-        f"real result[{n_results}], weight[{max(n_weights, 1)}];",
-        *constructor.splitlines(),
-    ]
-    return "template <int FORM>\nstruct Pair {\n    " + "\n    ".join(members) + "\n};\n"

@@ -7,18 +7,19 @@ packed record that is indexed by a loop variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from upsweep._compiler.cuda.scalars import MASKS, expression, literal
+from upsweep._compiler.cuda.request import Product, Request, Sizes
+from upsweep._compiler.cuda.scalars import declaration, expression, literal
 
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Instruction, Program
 
-__all__ = ["StoredValues", "Looped", "function", "is_looped", "raw_kinds"]
+__all__ = ["KNOWN", "LoopedFunctions", "function", "is_looped", "long_pair", "pair_struct"]
 
 _LOOPS = frozenset({"loop", "carry", "end", "number", "array", "put", "get", "result", "weight"})
 _ORDER = ("p", "i", "j", "ij")
+KNOWN = "const Call& call, const Bases& bases"  # the first arguments of the functions
 STORES = {"p": "p[{}]", "i": "x[{}]", "j": "y.value({})"}
 
 
@@ -35,7 +36,7 @@ def is_looped(program: Program) -> bool:
     return any(value.op in _LOOPS for value in program.values)
 
 
-def raw_kinds(program: Program) -> set[str]:
+def _raw_kinds(program: Program) -> set[str]:
     """The kinds whose packed records are read at a later level than their own."""
     kinds = {str(v.static[0]) for v in program.values if v.op == "load" and v.level != v.static[0]}
     return kinds | ({"i", "j"} if any(v.op in ("sqdist", "dot") for v in program.values) else set())
@@ -47,16 +48,32 @@ def function(head: str, lines: list[str]) -> str:
     return f"__device__ __forceinline__ {head} {{\n{body}}}\n"
 
 
-class Looped:
-    """Writes the functions of a program with loops; `scale` is what results are multiplied with."""
+def pair_struct(n_results: int, n_weights: int, lines: list[str]) -> str:
+    """The struct `Pair`, whose constructor has these lines."""
+    constructor = function("Pair(const real* p, const real* x, const Column& y)", lines).rstrip()
+    members = [
+        "static constexpr bool UPWARDS = FORM & 1, EXPANDED = FORM & 2;",
+        f"real result[{n_results}], weight[{max(n_weights, 1)}];",
+        *constructor.splitlines(),
+    ]
+    return "template <int FORM>\nstruct Pair {\n    " + "\n    ".join(members) + "\n};\n"
 
-    def __init__(self, program: Program, transposed: bool, scale: float) -> None:
+
+class LoopedFunctions:
+    """The functions of a formula with loops, which is not rewritten; results are multiplied with `scale`."""
+
+    product: Product | None = None
+    sign: int | None = None
+    near: int | None = None
+
+    def __init__(self, program: Program, request: Request, scale: float) -> None:
         self.program, self.scale = program, scale
         # Which part a level's and a kind's name plays: rows are what remains.
-        self.part = (
-            {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {level: level for level in _ORDER}
-        )
+        transposed = request.remaining == "j"
+        self.part = {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {each: each for each in _ORDER}
         self.stored = {self.part[level]: self._keep(level) for level in ("p", "i", "j")}
+        p, i, j = (self.stored[part].size for part in ("p", "i", "j"))
+        self.sizes = Sizes(program.n_results, program.n_weights, p, i, j, len(program.values))
 
     def _keep(self, level: str) -> StoredValues:
         values, places, size = self.program.values, dict[int, int](), 0
@@ -70,28 +87,26 @@ class Looped:
                 places[number] = size
                 size += int(value.static[0]) if value.op == "array" else 1
         record = None
-        if level in raw_kinds(self.program):
+        if level in _raw_kinds(self.program):
             record, size = size, size + self.program.width(level)
         return StoredValues(places, record, size)
 
-    def texts(self) -> Iterator[str]:
-        """load_parameters, load_row, load_column and the constructor of Pair's lines."""
-        known = "const Call& call, const Bases& bases"
-        yield function(f"void load_parameters({known}, long long, real* p)", self._level("p", "p", "0"))
-        yield function(
-            f"void load_row({known}, const real* p, long long at, real* x)", self._level("i", "x", "at")
-        )
-        yield function(
-            f"void load_column({known}, const real* p, long long at, real* y)", self._level("j", "y", "at")
-        )
-
-    def pair(self) -> list[str]:
-        """The lines of Pair's constructor."""
-        names = self._names("ij")
+    def texts(self) -> list[str]:
+        """Return the text of all functions."""
+        program, names = self.program, self._names("ij")
         lines = self._lines("ij", names, "0")
-        for what, numbers in (("result", self.program.results), ("weight", self.program.weights)):
+        for what, numbers in (("result", program.results), ("weight", program.weights)):
             lines += [self._hand_out(what, str(k), names[n]) for k, n in enumerate(numbers)]
-        return lines
+        return [
+            function(f"void load_parameters({KNOWN}, long long, real* p)", self._level("p", "p", "0")),
+            function(f"void load_row({KNOWN}, const real* p, long long at, real* x)", self._level("i", "x", "at")),
+            function(
+                f"void load_column({KNOWN}, const real* p, long long at, real* y)", self._level("j", "y", "at")
+            ),
+            pair_struct(program.n_results, program.n_weights, lines),
+            function(f"void finish_sum({KNOWN}, const real*, long long, wide*)", []),
+            function("void scale_row(real*, real)", []),
+        ]
 
     def _hand_out(self, what: str, place: str, value: str) -> str:
         scaled = what == "result" and self.scale != 1
@@ -166,14 +181,17 @@ class Looped:
         if value.op in ("result", "weight"):
             return [self._hand_out(value.op, _place(args[1:], value.static), names[args[0]])]
         if value.op in ("sqdist", "dot"):
-            return self._long_pair(name, value)
+            a, b = value.static[:2] if self.part["i"] == "i" else (value.static[1], value.static[0])
+            row, column = self.stored["i"].record, self.stored["j"].record
+            assert row is not None and column is not None
+            return long_pair(name, value.op, row + a, column + b, value.static[2])
         if value.op == "get":
             right = self._get(args, value, level)
         elif value.op == "load":
             right = self._load(value, level, at)
         else:
             right = expression(value.op, [names.get(arg, f"v{arg}") for arg in args])
-        return [f"const {'bool' if value.op in MASKS else 'real'} {name} = {right};"]
+        return [declaration(value.op, number, right)]
 
     def _get(self, args: tuple[int, ...], value: Instruction, level: str) -> str:
         place, array = _place(args[1:], value.static), self.program.values[args[0]]
@@ -193,12 +211,6 @@ class Looped:
                 return f"load(call, bases, {position}, {at}, {offset} + {loops})"
             offset -= dim
         raise AssertionError(f"{kind}[{value.static[1]}] is beyond its record")
-
-    def _long_pair(self, name: str, value: Instruction) -> list[str]:
-        a, b = value.static[:2] if self.part["i"] == "i" else (value.static[1], value.static[0])
-        row, column = self.stored["i"].record, self.stored["j"].record
-        assert row is not None and column is not None
-        return long_pair(name, value.op, row + a, column + b, value.static[2])
 
 
 def long_pair(name: str, op: str, row: int, column: int, dim: int) -> list[str]:

@@ -18,21 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upsweep._compiler.cuda.pairs.fold import LOG2_E
-from upsweep._compiler.cuda.pairs.functions import Functions, LoopedFunctions
-from upsweep._compiler.cuda.pairs.looped import is_looped
+from upsweep._compiler.cuda.pairs.functions import Functions
+from upsweep._compiler.cuda.pairs.looped import LoopedFunctions, is_looped
 from upsweep._compiler.cuda.pairs.mma_sizes import ProductSizes
 from upsweep._compiler.cuda.request import Product, Request, Sizes
+from upsweep._compiler.cuda.scalars import ELEMENTS
 
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Program
 
 __all__ = ["Kernels", "Request", "render"]
 
-ELEMENTS = {"float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16"}
-SIZES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 FAMILIES = {"sum": "sum", "logsumexp": "softmax", "sumsoftmaxweight": "softmax"}
 THREADS = 128  # of a block
-COLUMNS = 128  # in shared memory at a time, at most: the error of a float32 sum of them is bounded by it
 SHARED_BYTES = 32 * 1024  # of columns at most
 MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
 REGISTERS = 65536  # of a processor
@@ -132,6 +130,7 @@ class _Shape:
                 f"a formula that reads {record} numbers of each column is too large for CUDA, which keeps at most "
                 f"{MOST_SHARED // (4 * wide)} of {request.dtype}"
             )
+        # At most 128 columns in shared memory at a time: the error of a float32 sum of them is bounded by that.
         fitting = next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
         # Both bodies of a softmax and the candidates of the K smallest take more than their states.
         spare = 24 if name == "sum" or not (name in FAMILIES or k) else 40

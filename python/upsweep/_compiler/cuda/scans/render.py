@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from upsweep._compiler.cuda.pairs.looped import function
 from upsweep._compiler.cuda.pairs.render import kernel_text
-from upsweep._compiler.cuda.scalars import literal
+from upsweep._compiler.cuda.scalars import ELEMENTS, SIZES, literal
 from upsweep._compiler.cuda.scans.single_pass import (
     TileSizes,
     carry_words,
@@ -41,31 +41,13 @@ if TYPE_CHECKING:
     from upsweep._compiler.recurrences.recurrence import Recurrence
 
 __all__ = [
-    "MOST_AHEAD",
-    "SIZES",
-    "THREADS",
-    "ScanKernels",
-    "ScanRequest",
-    "Stream",
-    "choose_ahead",
-    "n_matrix",
-    "render_scan",
-    "threads_of",
-]
+    "MOST_AHEAD", "SIZES", "THREADS", "ScanKernels", "ScanRequest", "Stream", "choose_ahead", "n_matrix",
+    "render_scan", "threads_of",
+]  # fmt: skip
 
 THREADS = 128  # of a block
 JOINERS = (1024, 512, 256)  # threads that join a column's chunks: as many as have room for a carry each
 CARRIES_BYTES = 40 * 1024
-ELEMENTS = {
-    "bool": "unsigned char", "int8": "signed char", "uint8": "unsigned char", "int16": "short",
-    "uint16": "unsigned short", "int32": "int", "uint32": "unsigned", "int64": "long long",
-    "uint64": "unsigned long long", "float16": "float16", "bfloat16": "bfloat16", "float32": "float",
-    "float64": "double",
-}  # fmt: skip
-SIZES = {
-    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
-}  # fmt: skip
 KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4, "argmin": 4}
 SHARED_BYTES = 48 * 1024  # of a block's squares: four and more blocks share a processor
 # Bytes in flight in each processor that reach the bandwidth of a copy: reading 2.1 TB/s by 132 processors with a

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from upsweep._compiler.cuda.pairs.looped import function
-from upsweep._compiler.cuda.scalars import MASKS, expression, literal
+from upsweep._compiler.cuda.scalars import declaration, expression, literal
 from upsweep._compiler.lowering.lower_scalars import lower_step
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class Steps:
         names, lines = self._names(level), []
         for number, value in enumerate(self.program.values):
             if value.level == level and value.op != "const":
-                kind = "bool" if value.op in MASKS else "real"
-                lines.append(f"const {kind} v{number} = {self._right(value, names)};")
+                lines.append(declaration(value.op, number, self._right(value, names)))
         return lines
 
     def _right(self, value: Instruction, names: dict[int, str]) -> str:
