@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import upsweep
-from upsweep.bench.timing import measure, microseconds
+from upsweep.bench.timing import measure
 from upsweep_bench import compare, pairs
+from upsweep_bench.case import microseconds
 
 from . import attributes
 

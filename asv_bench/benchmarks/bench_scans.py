@@ -11,8 +11,9 @@ from functools import cache, partial
 
 import numpy as np
 import upsweep
-from upsweep.bench.timing import Call, microseconds
+from upsweep.bench.timing import Call
 from upsweep_bench import compare
+from upsweep_bench.case import microseconds
 from upsweep_bench.scans import Case
 
 from . import attributes

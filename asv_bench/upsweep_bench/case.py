@@ -7,7 +7,9 @@ the inputs: numpy arrays for the CPU, torch tensors for CUDA. `Source` creates r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +17,8 @@ import numpy as np
 import upsweep
 
 __all__ = [
-    "Arrays", "Case", "Direct", "PeerThresholds", "Source", "as_float64", "as_numpy", "n_threads", "ordered",
-    "relative_error", "sizes",
+    "Arrays", "Case", "Direct", "PeerThresholds", "Source", "as_float64", "as_numpy", "microseconds", "n_threads",
+    "ordered", "relative_error", "sizes",
 ]  # fmt: skip
 
 PeerThresholds = tuple[tuple[str, float | None], ...]
@@ -241,3 +243,15 @@ def relative_error(actual: Any, expected: Any, floor: float = 0.0) -> float:
 
 def n_threads() -> int:
     return upsweep.get_num_threads()
+
+
+def microseconds(methods: Mapping[str, Callable[[], object]], rounds: int, loops: int = 1000) -> dict[str, float]:
+    """Time calls that take microseconds: the median over rounds of the mean over `loops` calls."""
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(rounds):
+        for name, call in methods.items():
+            begin = time.perf_counter()
+            for _ in range(loops):
+                call()
+            times[name].append((time.perf_counter() - begin) / loops * 1e6)
+    return {name: statistics.median(samples) for name, samples in times.items()}

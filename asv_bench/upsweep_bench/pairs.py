@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import upsweep
-from upsweep.bench import timing
 
 from upsweep_bench import case as base
 from upsweep_bench.case import Direct, PeerThresholds, Source, as_float64, n_threads, ordered
@@ -311,7 +310,7 @@ def small_calls(quick: bool = False) -> Iterator[Direct]:
 
     def run(call: Callable[[], object], loops: int) -> tuple[float, float, str]:
         call()
-        times = timing.microseconds({"upsweep": call}, 3 if quick else 7, loops)
+        times = base.microseconds({"upsweep": call}, 3 if quick else 7, loops)
         return times["upsweep"] / 1e6, times["upsweep"], ""
 
     loops = 200 if quick else 1000

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import upsweep
@@ -209,9 +209,13 @@ class Arrays(base.Arrays):
     def passes(self, n_threads: int) -> tuple[dict[str, Callable[[], object]], float]:
         gates, tokens = self.inputs[0][0], self.inputs[0][-1]
         out = self.keywords["out"]
-        methods = timing.adders(gates, tokens, out, n_threads) if self.case.gated else {}
         if not self.case.gated:
             methods = timing.copiers(tokens, out, n_threads)
+        else:  # a + b -> out, of which only the number of bytes matters
+            arrays = gates, tokens, out
+            a, b, c = (x if x.dtype == np.float64 else x.reshape(-1).view(np.float32) for x in arrays)
+            kinds: tuple[Literal["plain", "stream"], ...] = ("plain", "stream")
+            methods = {f"add {kind}": partial(timing.baseline.add, a, b, c, n_threads, kind) for kind in kinds}
         return methods, self.case.n_bytes / (tokens.nbytes * (3 if self.case.gated else 2))
 
 
@@ -278,7 +282,7 @@ def small_calls(quick: bool = False) -> Iterator[Direct]:
 
 
 def _small_call(call: Callable[[], object], x: Any, rounds: int) -> tuple[float, float, str]:
-    times = timing.microseconds({"np.cumsum": partial(np.cumsum, x), "upsweep": call}, rounds)
+    times = base.microseconds({"np.cumsum": partial(np.cumsum, x), "upsweep": call}, rounds)
     note = f"np.cumsum {times['np.cumsum']:.2f} us"
     return times["upsweep"] / 1e6, times["upsweep"] - times["np.cumsum"], note
 

@@ -60,58 +60,17 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "BlockRanges",
-    "BlockScan",
-    "Carry",
-    "Genred",
-    "KernelSolve",
-    "LazyTensor",
-    "PScan",
-    "Pm",
-    "Vi",
-    "Vj",
-    "bincount",
-    "cluster",
-    "combine",
-    "cumulative_sum",
-    "cumulative_sum_carry",
-    "discounted_cumsum",
-    "discounted_cumsum_carry",
-    "discounted_cumsum_left",
-    "discounted_cumsum_right",
-    "ewm_mean",
-    "ewm_sum",
-    "generic_argkmin",
-    "generic_argmin",
-    "generic_logsumexp",
-    "generic_sum",
-    "get_num_threads",
-    "histc",
-    "histogram",
-    "lfilter",
-    "linear_recurrence",
-    "linear_recurrence_carry",
-    "pscan",
-    "scan",
-    "scan_blocks",
-    "scan_forward",
-    "set_num_threads",
-    "show_config",
-    "testing",
-]
+    "BlockRanges", "BlockScan", "Carry", "Genred", "KernelSolve", "LazyTensor", "PScan", "Pm", "Vi", "Vj",
+    "bincount", "cluster", "combine", "cumulative_sum", "cumulative_sum_carry", "discounted_cumsum",
+    "discounted_cumsum_carry", "discounted_cumsum_left", "discounted_cumsum_right", "ewm_mean", "ewm_sum",
+    "generic_argkmin", "generic_argmin", "generic_logsumexp", "generic_sum", "get_num_threads", "histc",
+    "histogram", "lfilter", "linear_recurrence", "linear_recurrence_carry", "pscan", "scan", "scan_blocks",
+    "scan_forward", "set_num_threads", "show_config", "testing",
+]  # fmt: skip
 
 
-# Names whose modules are imported on first use, so that `import upsweep` stays fast.
-_LAZY = {
-    **dict.fromkeys(
-        (
-            "BlockRanges", "Genred", "KernelSolve", "LazyTensor", "Pm", "Vi", "Vj", "generic_argkmin",
-            "generic_argmin", "generic_logsumexp", "generic_sum",
-        ),
-        "pairs",
-    ),
-    "scan": "user_scan", "lfilter": "filters", "ewm_mean": "filters", "ewm_sum": "filters",
-}  # fmt: skip
+# Modules of names that are imported on first use, so that `import upsweep` stays fast; other names are of `pairs`.
+_LAZY = {"scan": "user_scan", "lfilter": "filters", "ewm_mean": "filters", "ewm_sum": "filters"}
 
 
 def _load_torch() -> Any:
@@ -131,12 +90,12 @@ dispatch.register("dask", _load_dask)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = globals()[name] = getattr(importlib.import_module(f"upsweep.{_LAZY[name]}"), name)
-        return value
     # distributed imports torch. The last four are former names of modules, which warn when they are imported.
     if name in ("cluster", "distributed", "pairs", "te", "carries", "counts", "peer_names", "streams"):
         return importlib.import_module(f"upsweep.{name}")
+    if name in __all__:
+        value = globals()[name] = getattr(importlib.import_module(f"upsweep.{_LAZY.get(name, 'pairs')}"), name)
+        return value
     if name == "__version__":  # on first use: importlib.metadata is slow to import
         from importlib import metadata
 

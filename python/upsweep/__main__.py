@@ -10,23 +10,19 @@ from pathlib import Path
 import upsweep
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
     from upsweep import bench
 
     summary = (upsweep.__doc__ or "").partition("\n")[0]  # no docstring under python -OO
     parser = argparse.ArgumentParser(prog="python -m upsweep", description=summary)
     commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("demo", help="scans and counts of Python's own sources")
-    demo.add_argument("--output", type=Path, default=Path("upsweep-demo.png"), help="file of the picture")
+    demo_parser = commands.add_parser("demo", help="scans and counts of Python's own sources")
+    demo_parser.add_argument("--output", type=Path, default=Path("upsweep-demo.png"), help="file of the picture")
     commands.add_parser("info", help="versions, instruction sets, threads, libraries and the cache")
     bench.add_arguments(commands.add_parser("bench", help="the main operations compared with a memory copy"))
     commands.add_parser("selftest", help="compare every function with its numpy reference")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     if options.command == "info":
         print(upsweep.show_config())
         return 0
@@ -38,8 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from upsweep import demo
 
         return demo.run(options.output)
-    from upsweep import bench
-
     return bench.run(options)
 
 

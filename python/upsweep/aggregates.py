@@ -10,6 +10,7 @@ tensors are differentiable.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from upsweep._arrays import Array
 from upsweep._arrays.dispatch import dispatched, handlers
 from upsweep._core import scan as scan_problem
 from upsweep._core.checks import check_carry_state
+from upsweep._core.scan import Scan
 
 __all__ = ["Carry", "combine", "cumulative_sum_carry", "discounted_cumsum_carry", "linear_recurrence_carry"]
 
@@ -84,18 +86,15 @@ class Carry(NamedTuple):
         if _arrays.any_torch(self.value, state):
             return handlers("torch").aggregates.apply(*self, state)
         if _arrays.any_dlpack_only(self.value, state):
-            return _arrays.call_via_dlpack(_apply, {**self._asdict(), "state": state})
+            return _arrays.call_via_dlpack(
+                lambda state, **parts: Carry(**parts).apply(state), {**self._asdict(), "state": state}
+            )
         parts, before = _parts(self), _arrays.as_operand(state, "state")
-        placement = _arrays.common_placement({"carry": parts[1], "state": before})
-        dtype = parts[1].dtype
+        placement, dtype = _arrays.common_placement({"carry": parts[1], "state": before}), parts[1].dtype
         check_carry_state(before, parts[1], _arrays.can_hold)
         if placement is not None:
             return _backends.cuda_scan.advance_on_device(parts, before, dtype)
         return _advance(self, before.astype(dtype, copy=False))
-
-
-def _apply(multiplier: Any, value: Any, reset: Any, state: Any) -> Any:
-    return Carry(multiplier, value, reset).apply(state)
 
 
 def _combine(**parts: Any) -> Carry:
@@ -171,13 +170,11 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
     for name, carry in (("carry_a", carry_a), ("carry_b", carry_b)):
         if not isinstance(carry, Carry):
             raise TypeError(f"{name}: expected a Carry, got {type(carry).__qualname__}")
-    shapes = tuple(carry_a.value.shape), tuple(carry_b.value.shape)
+    a_shape, b_shape = tuple(carry_a.value.shape), tuple(carry_b.value.shape)
     try:
-        np.broadcast_shapes(*shapes)
+        np.broadcast_shapes(a_shape, b_shape)
     except ValueError:
-        raise ValueError(
-            f"carry_b: states of shape {shapes[1]} do not broadcast with carry_a's {shapes[0]}"
-        ) from None
+        raise ValueError(f"carry_b: states of shape {b_shape} do not broadcast with carry_a's {a_shape}") from None
     if _arrays.any_torch(carry_a.value, carry_b.value):
         return Carry(*handlers("torch").aggregates.combine(carry_a, carry_b))
     if _arrays.any_dlpack_only(carry_a.value, carry_b.value):
@@ -197,15 +194,9 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
 
 
 def cumulative_sum_carry(
-    x: ArrayLike,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    reset: ArrayLike | None = None,
-    dtype: DTypeLike | None = None,
-    n_threads: int | None = None,
-    device: str | None = None,
-) -> Carry:
+    x: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: ArrayLike | None = None,
+    dtype: DTypeLike | None = None, n_threads: int | None = None, device: str | None = None,
+) -> Carry:  # fmt: skip
     """Return the aggregate of a block of a `cumulative_sum`.
 
     Parameters
@@ -233,15 +224,9 @@ def cumulative_sum_carry(
 
 
 def discounted_cumsum_carry(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    reset: ArrayLike | None = None,
-    n_threads: int | None = None,
-    device: str | None = None,
-) -> Carry:
+    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: ArrayLike | None = None,
+    n_threads: int | None = None, device: str | None = None,
+) -> Carry:  # fmt: skip
     """Return the aggregate of a block of a `discounted_cumsum`.
 
     Parameters
@@ -270,15 +255,9 @@ def discounted_cumsum_carry(
 
 
 def linear_recurrence_carry(
-    gates: ArrayLike,
-    tokens: ArrayLike,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    reset: ArrayLike | None = None,
-    n_threads: int | None = None,
-    device: str | None = None,
-) -> Carry:
+    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: ArrayLike | None = None,
+    n_threads: int | None = None, device: str | None = None,
+) -> Carry:  # fmt: skip
     """Return the aggregate of a block of a `linear_recurrence`.
 
     Parameters
@@ -306,7 +285,12 @@ def linear_recurrence_carry(
     return Carry(*_linear_recurrence_carry(gates, tokens, reset, axis, reverse, n_threads, device))
 
 
-# ---- implementation --------------------------------------------------------------------------------------------
+# The function that makes the carry of a block, by the name of the scan.
+CARRIES: dict[str, Callable[..., Carry]] = {
+    "cumulative_sum": cumulative_sum_carry, "discounted_cumsum": discounted_cumsum_carry,
+    "linear_recurrence": linear_recurrence_carry,
+}  # fmt: skip
+
 
 _Parts = tuple[Any, Any, Any]
 
@@ -333,9 +317,7 @@ def _linear_recurrence_carry(
     return _reduce(scan, reverse, True, n_threads, device)
 
 
-def _reduce(
-    scan: scan_problem.Scan, reverse: bool, flush: bool, n_threads: int | None, device: str | None
-) -> _Parts:
+def _reduce(scan: Scan, reverse: bool, flush: bool, n_threads: int | None, device: str | None) -> _Parts:
     ordinal = _arrays.check_device(device)
     if scan.placement is not None:
         _arrays.refuse_device(device, f"those of type {scan.placement.library.name}")

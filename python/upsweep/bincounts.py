@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array
-from upsweep._arrays.dispatch import dispatched, handlers
+from upsweep._arrays.dispatch import dispatched
 from upsweep._backends import cpu
 from upsweep._core import bincount as bincount_problem
 
@@ -37,21 +37,11 @@ def bincount(
 ) -> tuple[Array, np.int64]: ...
 # fmt: on
 def bincount(
-    x: ArrayLike,
-    weights: ArrayLike | None = None,
-    minlength: int = 0,
-    *,
-    length: int | None = None,
-    axis: int | None = None,
-    out: Array | None = None,
-    accumulate: bool = False,
-    dtype: DTypeLike | None = None,
-    invalid: Literal["raise", "drop"] = "raise",
-    deterministic: bool = False,
-    return_invalid: bool = False,
-    n_threads: int | None = None,
-    device: str | None = None,
-) -> Any:
+    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *, length: int | None = None,
+    axis: int | None = None, out: Array | None = None, accumulate: bool = False, dtype: DTypeLike | None = None,
+    invalid: Literal["raise", "drop"] = "raise", deterministic: bool = False, return_invalid: bool = False,
+    n_threads: int | None = None, device: str | None = None,
+) -> Any:  # fmt: skip
     """Count the occurrences of each key, or sum a weight for each.
 
     Parameters
@@ -149,12 +139,10 @@ def bincount(
     array([[1, 2, 0],
            [0, 0, 3]])
     """
-    # fmt: off
     if (
         type(x) in (np.ndarray, list) and length is None and axis is None and out is None
         and not accumulate and dtype is None and invalid == "raise" and not return_invalid and device is None
-    ):
-        # fmt: on
+    ):  # fmt: skip
         y = cpu.bincounts.plain(x, weights, minlength, cpu.threads(n_threads))
         if y is not None:
             return y
@@ -164,11 +152,7 @@ def bincount(
     )  # fmt: skip
 
 
-def _dask_bincount(function: Any, **keywords: Any) -> Any:
-    return handlers("dask").bincount(function, **keywords)
-
-
-@dispatched("x", "weights", "out", torch="bincount", dask=_dask_bincount, not_with_dask=("out", "accumulate"))
+@dispatched("x", "weights", "out", torch="bincount", dask="bincount", not_with_dask=("out", "accumulate"))
 def _bincount(
     x: Any, weights: Any, out: Any, minlength: Any, length: Any, axis: Any, accumulate: bool, dtype: Any,
     invalid: Any, deterministic: bool, return_invalid: bool, n_threads: int | None, device: str | None,

@@ -8,6 +8,7 @@ The public function is `scan_blocks`; a class for each kind of scan runs one blo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,16 @@ from upsweep._core.checks import check_axis, check_window, check_writeable
 
 __all__ = ["BlockScan", "scan_blocks"]
 
-# The names of each scan's arrays, and the function that makes the carry of a block.
-_SCANS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[..., aggregates.Carry]]] = {
-    scans.cumulative_sum: (("x",), aggregates.cumulative_sum_carry),
-    scans.discounted_cumsum: (("x", "gamma"), aggregates.discounted_cumsum_carry),
-    scans.linear_recurrence: (("gates", "tokens"), aggregates.linear_recurrence_carry),
-}
-_NOT_FOR_CARRIES = ("exclusive", "window", "out")
+# The names of each scan's arrays.
+_SCANS: dict[Callable[..., Any], tuple[str, ...]] = {
+    scans.cumulative_sum: ("x",), scans.discounted_cumsum: ("x", "gamma"),
+    scans.linear_recurrence: ("gates", "tokens"),
+}  # fmt: skip
+_NOT_FOR_CARRIES = ("exclusive", "include_initial", "window", "out")
+
+
+# From the arguments of a block, by name, and the state before it, to its result and the state after it.
+Run = Callable[[dict[str, Any], Any], tuple[Any, Any]]
 
 
 class BlockScan(Iterator[Any]):
@@ -45,12 +49,7 @@ class BlockScan(Iterator[Any]):
     array(6)
     """
 
-    def __init__(
-        self,
-        run: Callable[[dict[str, Any], Any], tuple[Any, Any]],
-        blocks: Iterator[dict[str, Any]],
-        initial: Any,
-    ):
+    def __init__(self, run: Run, blocks: Iterator[dict[str, Any]], initial: Any):
         self._run = run
         self._blocks = blocks
         self.state = initial
@@ -61,15 +60,9 @@ class BlockScan(Iterator[Any]):
 
 
 def scan_blocks(
-    scan: Callable[..., Any],
-    *arrays: Any,
-    axis: int | None = None,
-    reverse: bool = False,
-    initial: Any = None,
-    reset: Any = None,
-    out: Any = None,
-    **keywords: Any,
-) -> BlockScan:
+    scan: Callable[..., Any], *arrays: Any, axis: int | None = None, reverse: bool = False, initial: Any = None,
+    reset: Any = None, out: Any = None, **keywords: Any,
+) -> BlockScan:  # fmt: skip
     """Scan data that arrive in blocks along the axis, in constant memory.
 
     Parameters
@@ -169,7 +162,7 @@ def scan_blocks(
         return _scan_by_update(arrays, 0 if axis is None else axis, reverse, keywords)
     axis = -1 if axis is None else axis
     try:
-        names, carry = _SCANS[scan]
+        names = _SCANS[scan]
     except (KeyError, TypeError):
         offered = ", ".join([*(function.__name__ for function in _SCANS), "scan"])
         raise TypeError(f"scan: expected one of {offered}, got {scan!r}") from None
@@ -188,9 +181,9 @@ def scan_blocks(
             "e.g. (a[i : i + n] for i in range(0, len(a), n))"
         )
     keywords.update(axis=axis, reverse=reverse)
-    run: Callable[[dict[str, Any], Any], tuple[Any, Any]]
+    run: Run
     if keywords.get("window") is None:
-        run = _Stateful(scan, carry, names, keywords).run
+        run = _Stateful(scan, names, keywords).run
     else:
         check_window(keywords["window"], initial, bool(keywords.get("exclusive")), False)
         if not _is_one(arrays[1]):
@@ -234,33 +227,30 @@ def _blocks(arguments: dict[str, Any], leading: str) -> Iterator[dict[str, Any]]
             raise ValueError(f"{name}: goes on after {leading} has ended")
 
 
+@dataclass
 class _Stateful:
     """Runs a scan of which each block depends on the blocks before it through the state alone."""
 
-    def __init__(
-        self,
-        scan: Callable[..., Any],
-        carry: Callable[..., aggregates.Carry],
-        names: tuple[str, ...],
-        keywords: dict[str, Any],
-    ):
-        self.scan, self.carry, self.names = scan, carry, names
-        self.keywords = keywords
-        self.carry_keywords = {name: value for name, value in keywords.items() if name not in _NOT_FOR_CARRIES}
-        self.shape: tuple[int, ...] | None = None
+    scan: Callable[..., Any]
+    names: tuple[str, ...]
+    keywords: dict[str, Any]
+    shape: tuple[int, ...] | None = None  # of the state; None before the first block
+
+    def _carry(self, arrays: list[Any], reset: Any) -> aggregates.Carry:
+        keywords = {name: value for name, value in self.keywords.items() if name not in _NOT_FOR_CARRIES}
+        return aggregates.CARRIES[self.scan.__name__](*arrays, reset=reset, **keywords)
 
     def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
         """Return the result of a block, and the state after it."""
         arrays, reset, out = [blocks[name] for name in self.names], blocks["reset"], blocks["out"]
         self._check_shape(arrays, reset)
         # The carry is computed first where `out` may overwrite the input.
-        carry = self.carry(*arrays, reset=reset, **self.carry_keywords) if _is_narrow(out) else None
+        carry = self._carry(arrays, reset) if _is_narrow(out) else None
         result, final = self.scan(*arrays, initial=state, reset=reset, out=out, return_final=True, **self.keywords)
         self.shape = tuple(final.shape)
         self.keywords.pop("include_initial", None)  # only the first result begins with the state before it
         if _is_narrow(final):
-            carry = self.carry(*arrays, reset=reset, **self.carry_keywords) if carry is None else carry
-            final = _unrounded(carry, state, final)
+            final = _unrounded(self._carry(arrays, reset) if carry is None else carry, state, final)
         return result, final
 
     def _check_shape(self, arrays: list[Any], reset: Any) -> None:
@@ -274,8 +264,7 @@ class _Stateful:
             axis = check_axis(self.keywords["axis"], len(shape))
         except ValueError:
             return
-        state = shape[:axis] + shape[axis + 1 :]
-        _check_follows(state, self.shape)
+        _check_follows(shape[:axis] + shape[axis + 1 :], self.shape)
 
 
 def _check_follows(state: tuple[int, ...], expected: tuple[int, ...], name: str = "arrays") -> None:
@@ -297,17 +286,12 @@ def _unrounded(carry: aggregates.Carry, state: Any, final: Any) -> Any:
     return library.where(library.isfinite(carry.multiplier) & library.isfinite(after), after, final)
 
 
-def _no_flags(x: Any) -> Any:
-    """Return flags of x's shape that are not set."""
-    return _arrays.namespace(x).zeros_like(x, dtype=bool)
-
-
+@dataclass
 class _Windowed:
     """Runs windowed sums: each block is joined to the elements before it that its windows reach back to."""
 
-    def __init__(self, keywords: dict[str, Any]):
-        self.keywords = keywords
-        self.tail: tuple[Any, ...] | None = None
+    keywords: dict[str, Any]
+    tail: tuple[Any, ...] | None = None
 
     def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
         """Return the result of a block; there is no state."""
@@ -321,9 +305,9 @@ class _Windowed:
             shape, expected = (tuple(each.shape[:axis] + each.shape[axis + 1 :]) for each in (x, x_before))
             _check_follows(shape, expected)
             if reset_before is None and reset is not None:
-                reset_before = _no_flags(x_before)
+                reset_before = _arrays.namespace(x).zeros_like(x_before, dtype=bool)
             elif reset is None and reset_before is not None:
-                joined[1] = _no_flags(x)
+                joined[1] = _arrays.namespace(x).zeros_like(x, dtype=bool)
             for i, (tail, block) in enumerate(zip((x_before, reset_before), joined)):
                 if block is not None:
                     parts = (block, tail) if self.keywords["reverse"] else (tail, block)
@@ -349,13 +333,16 @@ class _Windowed:
         return out, state
 
 
+@dataclass
 class _Updated:
     """User-defined scans. No dtype of a result rounds the states between blocks."""
 
-    def __init__(self, update: Callable[[Any, Any], Any], init: Any, axis: int, reverse: bool):
-        self.update, self.init, self.axis, self.reverse = update, init, axis, reverse
-        self.first: Any = None  # the checked problem of the first block
-        self.states: Any = ()
+    update: Callable[[Any, Any], Any]
+    init: Any
+    axis: int
+    reverse: bool
+    first: Any = None  # the checked problem of the first block
+    states: Any = ()
 
     def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
         """Return the result of a block, and the state after it as users see it."""
@@ -366,24 +353,19 @@ class _Updated:
 
         xs = blocks["xs"]
         if _arrays.any_torch(*flatten(self.init, "init")[0], *flatten(xs, "xs")[0]):
-            result: tuple[Any, Any] = user_scan.scan(
-                self.update, state, xs, axis=self.axis, reverse=self.reverse, return_final=True
-            )
+            keywords: dict[str, Any] = {"axis": self.axis, "reverse": self.reverse, "return_final": True}
+            result: tuple[Any, Any] = user_scan.scan(self.update, state, xs, **keywords)
             return result
         problem = check(self.update, self.init, xs, self.axis, self.reverse, None)
         traced = problem.traced
         if self.first is None:
             self.first, self.states = problem, problem.states
-        _check_alike(self.first, problem)
+        first = self.first.traced
+        _check_follows(problem.spec.columns, self.first.spec.columns, "xs")
+        dtypes = (*traced.output_dtypes, *traced.state_dtypes)
+        if (traced.dtype, dtypes) != (first.dtype, (*first.output_dtypes, *first.state_dtypes)):
+            names = ", ".join(map(str, dtypes))
+            raise TypeError(f"xs: a block whose outputs and states are {names} follows those of other dtypes")
         ys, self.states = run_block(problem.spec, problem.inputs, self.states, traced.output_dtypes)
         last = [rounded(self.states[n, ...], dtype) for n, dtype in enumerate(traced.state_dtypes)]
         return arranged(ys, traced.output_structure), arranged(last, problem.state_structure)
-
-
-def _check_alike(first: Any, problem: Any) -> None:
-    _check_follows(problem.spec.columns, first.spec.columns, "xs")
-    before, now = first.traced, problem.traced
-    dtypes = (*now.output_dtypes, *now.state_dtypes)
-    if now.dtype != before.dtype or dtypes != (*before.output_dtypes, *before.state_dtypes):
-        names = ", ".join(map(str, dtypes))
-        raise TypeError(f"xs: a block whose outputs and states are {names} follows those of other dtypes")

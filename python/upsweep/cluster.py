@@ -12,30 +12,28 @@ equal sizes. Arrays of numpy, torch and cupy stay where they are. The usual orde
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+
+import numpy as np
 
 from upsweep import _arrays
 from upsweep._arrays.dispatch import handlers
-from upsweep._core import cluster
+from upsweep._core.cluster import ArrayOps
 from upsweep._utils.integers import as_size
 
 __all__ = [
-    "balanced_clusters",
-    "cluster_centroids",
-    "cluster_ranges",
-    "cluster_ranges_centroids",
-    "from_matrix",
-    "grid_cluster",
-    "sort_clusters",
-    "swap_axes",
-]
+    "balanced_clusters", "cluster_centroids", "cluster_ranges", "cluster_ranges_centroids", "from_matrix",
+    "grid_cluster", "sort_clusters", "swap_axes",
+]  # fmt: skip
 
 
 def _array_ops(*values: Any) -> Any:
     """Return the operations of the library of these arrays."""
     if _arrays.any_torch(*values):
         return handlers("torch").cluster.TensorOps(next(value for value in values if _arrays.any_torch(value)))
-    return cluster.array_ops(*values)
+    cupy = sys.modules.get("cupy")
+    return ArrayOps(np if cupy is None or not any(isinstance(value, cupy.ndarray) for value in values) else cupy)
 
 
 def grid_cluster(x: Any, size: Any) -> Any:
@@ -301,19 +299,17 @@ def cluster_ranges_centroids(
     ([[0, 2], [2, 5]], [[0.25], [2.0]], array([2., 3.]))
     """
     ops = _array_ops(x, lab, weights)
-    _check_weights(weights, ops.labels(lab).shape[0])
-    counts = ops.count(ops.labels(lab))
+    labels = ops.labels(lab)
+    _check_weights(weights, labels.shape[0])
+    counts = ops.count(labels)
     if weights is None:
         return cluster_ranges(lab, counts), cluster_centroids(x, lab, counts), ops.floats(counts, x)
     least = ops.MIN_WEIGHT if min_weight is None else min_weight
     if least is not None:
         weights = ops.at_least(weights, least)
-    totals = ops.sum_by_label(ops.labels(lab), weights.reshape(-1, 1), None).reshape(-1)
-    return (
-        cluster_ranges(lab, counts),
-        cluster_centroids(x, lab, counts, weights=weights, weights_c=totals),
-        ops.floats(totals, weights),
-    )
+    totals = ops.sum_by_label(labels, weights.reshape(-1, 1), None).reshape(-1)
+    centroids = cluster_centroids(x, lab, counts, weights=weights, weights_c=totals)
+    return cluster_ranges(lab, counts), centroids, ops.floats(totals, weights)
 
 
 def from_matrix(ranges_i: Any, ranges_j: Any, keep: Any) -> tuple[Any, ...]:

@@ -40,13 +40,9 @@ def _x_or_input(function: Callable[P, R]) -> Callable[P, R]:
 
 @_x_or_input
 def discounted_cumsum_right(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    *,
-    out: Array | None = None,
-    n_threads: int | None = None,
+    x: ArrayLike, gamma: ArrayLike, *, out: Array | None = None, n_threads: int | None = None,
     device: str | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Discounted sum of each element and those to its right, along the last axis: y[t] = x[t] + gamma * y[t+1].
 
     Parameters
@@ -91,13 +87,9 @@ def discounted_cumsum_right(
 
 @_x_or_input
 def discounted_cumsum_left(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    *,
-    out: Array | None = None,
-    n_threads: int | None = None,
+    x: ArrayLike, gamma: ArrayLike, *, out: Array | None = None, n_threads: int | None = None,
     device: str | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Discounted sum of each element and those to its left, along the last axis: y[t] = x[t] + gamma * y[t-1].
 
     Parameters
@@ -127,8 +119,7 @@ def discounted_cumsum_left(
     array([[1.  , 1.5 , 1.75],
            [1.  , 3.  , 7.  ]])
     """
-    gamma = _gamma_of_rows(x, gamma)
-    return discounted_cumsum(x, gamma, out=out, n_threads=n_threads, device=device)
+    return discounted_cumsum(x, _gamma_of_rows(x, gamma), out=out, n_threads=n_threads, device=device)
 
 
 def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:

@@ -23,15 +23,10 @@ class Config(dict[str, Any]):
 
     def __str__(self) -> str:
         width = max(map(len, self))
-        return "\n".join(f"{key:<{width}}  {_as_text(value)}" for key, value in self.items())
+        texts = {key: ", ".join(map(str, v)) if isinstance(v, list) else v for key, v in self.items()}
+        return "\n".join(f"{key:<{width}}  {'none' if text is None else text}" for key, text in texts.items())
 
     __repr__ = __str__
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "none" if value is None else str(value)
 
 
 def _version(package: str) -> str | None:
@@ -87,20 +82,11 @@ def show_config() -> Config:
     path = library.find()
     compiled = _cache_status()
     return Config(
-        version=_version("upsweep"),
-        python=platform.python_version(),
-        numpy=np.__version__,
-        platform=f"{platform.system()} {platform.machine()}",
-        isa_built=cpu.built_levels(),
-        isa_usable=cpu.usable_levels(),
-        isa=cpu.level,
-        openmp=_machine.openmp_version() or None,
-        threads=cpu.get_num_threads(),
-        cuda_library=None if path is None else str(path),
-        cuda_architectures=_cuda_architectures(),
-        llvmlite=_version("llvmlite"),
-        ml_dtypes=_version("ml_dtypes"),
-        cache_dir=None if compiled.folder is None else str(compiled.folder),
-        cache_bytes=compiled.n_bytes,
+        version=_version("upsweep"), python=platform.python_version(), numpy=np.__version__,
+        platform=f"{platform.system()} {platform.machine()}", isa_built=cpu.built_levels(),
+        isa_usable=cpu.usable_levels(), isa=cpu.level, openmp=_machine.openmp_version() or None,
+        threads=cpu.get_num_threads(), cuda_library=None if path is None else str(path),
+        cuda_architectures=_cuda_architectures(), llvmlite=_version("llvmlite"), ml_dtypes=_version("ml_dtypes"),
+        cache_dir=None if compiled.folder is None else str(compiled.folder), cache_bytes=compiled.n_bytes,
         cache_problem=compiled.problem,
-    )
+    )  # fmt: skip

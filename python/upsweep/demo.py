@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import upsweep
 from upsweep import cluster, reference
-from upsweep._utils.progress import Progress
+from upsweep._utils.progress import Progress, format_table
 from upsweep.selftest import assert_recurrence
 from upsweep.testing import assert_scan_close
 
@@ -54,18 +54,13 @@ class Row:
 def _source_bytes() -> Array:
     """The bytes of the standard library's modules, in the order of their names."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    pieces: list[bytes] = []
-    size = 0
+    source = bytearray()
     for path in sorted(folder.rglob("*.py")):
-        if "site-packages" in path.parts or "dist-packages" in path.parts:
-            continue
-        pieces.append(path.read_bytes())
-        size += len(pieces[-1])
-        if size >= _MOST_BYTES:
-            break
-    if size < 2 * _PREFIX:
+        if not {"site-packages", "dist-packages"}.intersection(path.parts) and len(source) < _MOST_BYTES:
+            source += path.read_bytes()
+    if len(source) < 2 * _PREFIX:
         raise FileNotFoundError(f"no sources of the standard library under {folder.name}")
-    return np.frombuffer(b"".join(pieces), np.uint8)[:_MOST_BYTES]
+    return np.frombuffer(source, np.uint8)[:_MOST_BYTES]
 
 
 def _lfilter(x: Array, gamma: float) -> Callable[[], object] | None:
@@ -111,22 +106,12 @@ def _check_counts(keys: Array, y: Array) -> None:
     np.testing.assert_array_equal(y, np.bincount(keys))
 
 
-def _byte_pairs(data: Array) -> Array:
-    return data[:-1].astype(np.uint16) << 8 | data[1:]
-
-
 def _passages(data: Array) -> Array:
     """The mean and the spread of the bytes of each of many passages: points of the plane, sorted by cell."""
     n = min(_POINTS, data.size // _PASSAGE)
     passages = data[: n * _PASSAGE].reshape(n, _PASSAGE).astype(np.float32)
     points = np.stack([passages.mean(axis=1), passages.std(axis=1)], axis=1)
     return cluster.sort_clusters(points, cluster.grid_cluster(points, _CELL))[0]
-
-
-def _near_pairs(points: Array) -> upsweep.BlockRanges:
-    """The pairs of cells within reach of the kernel."""
-    cells = cluster.cluster_ranges(cluster.grid_cluster(points, _CELL))
-    return upsweep.BlockRanges.from_radius(points, points, _REACH * _WIDTH, cells)
 
 
 def _dense_density(points: Array, n_rows: int) -> Array:
@@ -147,18 +132,16 @@ def _check_density(points: Array, y: Array) -> None:
 
 def _density_row(data: Array) -> Row:
     points = _passages(data)
-    ranges = _near_pairs(points)
+    # The pairs of cells within reach of the kernel.
+    cells = cluster.cluster_ranges(cluster.grid_cluster(points, _CELL))
+    ranges = upsweep.BlockRanges.from_radius(points, points, _REACH * _WIDTH, cells)
     i, j = upsweep.Vi(points), upsweep.Vj(points)
     kernel = (i.sqdist(j) * (-0.5 / _WIDTH**2)).exp()
     return Row(
-        "density of passages, near pairs",
-        len(points),
-        partial(kernel.sum, axis=1, ranges=ranges),
-        partial(_check_density, points),
-        "numpy, scaled",
-        partial(_dense_density, points, _ROWS),
+        "density of passages, near pairs", len(points), partial(kernel.sum, axis=1, ranges=ranges),
+        partial(_check_density, points), "numpy, scaled", partial(_dense_density, points, _ROWS),
         _ROWS / len(points),
-    )
+    )  # fmt: skip
 
 
 def _deeper(depth: Any, step: Any) -> Any:
@@ -207,23 +190,16 @@ def _recurrence_rows(data: Array, opens: Array) -> list[Row]:
     rows = data[: data.size // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS).astype(np.float32)
     return [
         Row(
-            "scan by an update: depth of brackets",
-            data.size,
-            partial(upsweep.scan, _deeper, 0.0, steps),
-            partial(_check_depths, steps),
-            "Python loop, scaled",
-            partial(_depths, steps[:_PREFIX]),
+            "scan by an update: depth of brackets", data.size, partial(upsweep.scan, _deeper, 0.0, steps),
+            partial(_check_depths, steps), "Python loop, scaled", partial(_depths, steps[:_PREFIX]),
             _PREFIX / data.size,
         ),
         Row(
-            f"te.scan: falling peaks, {_COLUMNS} columns",
-            rows.size,
-            partial(_build_peaks(), rows),
-            lambda y: np.testing.assert_array_equal(y, _falling_peaks(rows)),
-            "numpy, step by step",
+            f"te.scan: falling peaks, {_COLUMNS} columns", rows.size, partial(_build_peaks(), rows),
+            lambda y: np.testing.assert_array_equal(y, _falling_peaks(rows)), "numpy, step by step",
             partial(_falling_peaks, rows),
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _rows(data: Array) -> list[Row]:
@@ -234,56 +210,32 @@ def _rows(data: Array) -> list[Row]:
     gates = np.where(data == _NEWLINE, np.float32(0.5), np.float32(0.98))
     starts = np.concatenate([[True], data[:-1] == _NEWLINE])
     ones = np.broadcast_to(np.int64(1), n)
-    pairs = _byte_pairs(data)
-    loop = partial(_loop, gates[:_PREFIX], brackets[:_PREFIX])
+    pairs = data[:-1].astype(np.uint16) << 8 | data[1:]
     # Formulas are compiled by llvmlite, which is optional.
     compiled: list[Row] = []
     if importlib.util.find_spec("llvmlite"):
         compiled = [_density_row(data), *_recurrence_rows(data, brackets)]
     return [
         Row(
-            "discounted sum of the bytes, float32",
-            n,
-            partial(upsweep.discounted_cumsum, x, _GAMMA),
-            partial(_check_recurrence, _GAMMA, x),
-            "scipy.signal.lfilter",
-            _lfilter(x, _GAMMA),
+            "discounted sum of the bytes, float32", n, partial(upsweep.discounted_cumsum, x, _GAMMA),
+            partial(_check_recurrence, _GAMMA, x), "scipy.signal.lfilter", _lfilter(x, _GAMMA),
         ),
         Row(
-            "gated recurrence, brackets in a line",
-            n,
-            partial(upsweep.linear_recurrence, gates, brackets),
-            partial(_check_recurrence, gates, brackets),
-            "Python loop, scaled",
-            loop,
-            _PREFIX / n,
+            "gated recurrence, brackets in a line", n, partial(upsweep.linear_recurrence, gates, brackets),
+            partial(_check_recurrence, gates, brackets), "Python loop, scaled",
+            partial(_loop, gates[:_PREFIX], brackets[:_PREFIX]), _PREFIX / n,
         ),
         Row(
-            "position in the line, sum with resets",
-            n,
-            partial(upsweep.cumulative_sum, ones, reset=starts),
-            partial(_check_positions, starts),
-            "np.maximum.accumulate",
-            partial(_line_positions, starts),
+            "position in the line, sum with resets", n, partial(upsweep.cumulative_sum, ones, reset=starts),
+            partial(_check_positions, starts), "np.maximum.accumulate", partial(_line_positions, starts),
         ),
-        Row(
-            "bincount of the bytes",
-            n,
-            partial(upsweep.bincount, data),
-            partial(_check_counts, data),
-            "np.bincount",
-            partial(np.bincount, data),
-        ),
-        Row(
-            "bincount of byte pairs",
-            n - 1,
-            partial(upsweep.bincount, pairs),
-            partial(_check_counts, pairs),
-            "np.bincount",
-            partial(np.bincount, pairs),
+        *(
+            Row(f"bincount of {what}", keys.size, partial(upsweep.bincount, keys), partial(_check_counts, keys),
+                "np.bincount", partial(np.bincount, keys))
+            for what, keys in (("the bytes", data), ("byte pairs", pairs))
         ),
         *compiled,
-    ]
+    ]  # fmt: skip
 
 
 def _timed(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
@@ -297,8 +249,8 @@ def _timed(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
     return best, result
 
 
-def _measure(row: Row) -> tuple[tuple[str, ...], Array, bool]:
-    """The cells of the row, the result, and whether it is right."""
+def _measure(row: Row) -> tuple[tuple[str, ...], Array]:
+    """The cells of the row, of which the last is "ok" where the result is right; and the result."""
     seconds, result = _timed(row.call, 3)
     try:
         row.check(result)
@@ -309,18 +261,7 @@ def _measure(row: Row) -> tuple[tuple[str, ...], Array, bool]:
     if row.peer is not None:
         peer_seconds = _timed(row.peer, 1)[0] / row.share
         peer_time, ratio = f"{peer_seconds * 1e3:.1f} ms", f"{peer_seconds / seconds:.1f}"
-    cells = (row.title, f"{row.n:,}", f"{seconds * 1e3:.1f} ms", row.peer_name, peer_time, ratio, status)
-    return cells, result, status == "ok"
-
-
-_HEAD: tuple[str, ...] = ("operation", "n", "upsweep", "compared with", "its time", "ratio", "check")
-_ALIGN: tuple[Literal["<", ">"], ...] = ("<", ">", ">", "<", ">", ">", "<")
-
-
-def _print_table(table: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*table)]
-    for cells in table:
-        print("  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(cells, _ALIGN, widths)).rstrip())
+    return (row.title, f"{row.n:,}", f"{seconds * 1e3:.1f} ms", row.peer_name, peer_time, ratio, status), result
 
 
 def _draw(path: Path, discounted: Array, brackets: Array, pairs: Array) -> None:
@@ -352,21 +293,20 @@ def run(output: Path) -> int:
     """Run the rows, print the table and draw the picture; returns the exit code."""
     with Progress("demo") as progress:
         rows = _rows(_source_bytes())
-        table, answers, right = [_HEAD], [], True
+        measured = []
         for done, row in enumerate(rows):
             progress.update(done, len(rows))
-            cells, answer, is_right = _measure(row)
-            table.append(cells)
-            answers.append(answer)
-            right &= is_right
+            measured.append(_measure(row))
+    cells, results = zip(*measured)
     config = upsweep.show_config()
     print(f"The sources of Python's standard library, {rows[0].n:,} bytes; upsweep {config['version']}")
     print(f"on {config['threads']} threads, {config['isa']}\n")
-    _print_table(table)
+    head = ("operation", "n", "upsweep", "compared with", "its time", "ratio", "check")
+    print(format_table([head, *cells], "<>><>><"))
     try:
-        _draw(output, answers[0], answers[1], answers[4])
+        _draw(output, results[0], results[1], results[4])
     except ImportError:
         print("\nno picture: matplotlib is not installed")
     else:
         print(f"\npicture: {output}")
-    return 0 if right else 1
+    return 0 if all(row[-1] == "ok" for row in cells) else 1

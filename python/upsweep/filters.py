@@ -10,7 +10,7 @@ import datetime
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -145,25 +145,17 @@ def _plus(a: Any, b: Any) -> Any:
     return a + b
 
 
-def _real(value: Any, name: str) -> Array:
-    return _check_real(_arrays.as_array(value, name), name)
-
-
-def _check_real(array: Array, name: str) -> Array:
-    check_real(array.dtype.kind in "biuf", name, array)
-    return array
-
-
 def _operand(value: Any, name: str) -> Any:
     """An argument as a numpy array or the view of an array on a device; tensors and dask arrays stay."""
-    if _arrays.any_dask(value):  # with known sizes; it has the attributes that are used in this module
-        return _check_real(handlers("dask").as_operands({name: value})[name], name)
     if _arrays.any_torch(value):
-        check_real(not value.is_complex(), name, value)
-        return value
+        return check_real(not value.is_complex(), name, value)
     if _arrays.any_on_device(value):
         return as_real(value, name)
-    return _real(value, name)
+    if _arrays.any_dask(value):  # with known sizes; it has the attributes that are used in this module
+        array = handlers("dask").as_operands({name: value})[name]
+    else:
+        array = _arrays.as_array(value, name)
+    return check_real(array.dtype.kind in "biuf", name, array)
 
 
 def _is_opaque(data: Any) -> bool:
@@ -172,7 +164,8 @@ def _is_opaque(data: Any) -> bool:
 
 
 def _coefficients(value: Any, name: str) -> Array:
-    array = np.atleast_1d(_real(value, name))
+    array = _arrays.as_array(value, name)
+    array = np.atleast_1d(check_real(array.dtype.kind in "biuf", name, array))
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name}: expected coefficients of shape (n,), got {array.shape}")
     return array
@@ -185,9 +178,6 @@ def _broadcast(start: Any, shape: tuple[int, ...], place: int) -> Any:
         return start.broadcast_to(shape) if _arrays.any_torch(start) else np.broadcast_to(start, shape)
     except (ValueError, RuntimeError):  # torch's
         raise shape_error("zi", shape, start) from None
-
-
-# ---- exponentially weighted windows ----------------------------------------------------------------------------
 
 
 def ewm_mean(
@@ -242,28 +232,27 @@ def ewm_mean(
     >>> upsweep.ewm_mean([1.0, np.nan, 4.0], alpha=0.5, adjust=False)
     array([1., 1., 3.])
     """
-    data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
+    data, xs, place, constant = _window(x, alpha, com, span, halflife, times, axis)
     is_opaque = _is_opaque(data)
     may_miss_values = is_opaque or _arrays.any_dask(data)  # it is not known whether values are missing
     if not is_opaque and not data.size:
         return data.copy()
     if adjust:
-        step = _adjusted_step(factor if times is None else None, bool(ignore_na))
         zero, nothing = (0.0, np.nan) if is_opaque else (data.dtype.type(0), data.dtype.type(np.nan))
-        y = _run(step, (zero, zero), data, factor, times, place)
-        if not may_miss_values and not np.isnan(data).any():
-            return y
-        # Both sums may underflow before the next value; their quotient does not change.
-        filled: Array = scan(_fill_forward, nothing, y, axis=place)
-        return filled
-    constant = factor if times is None else None
-    if may_miss_values:
-        return _run(_missing_step(constant, bool(ignore_na)), (np.nan, 1.0), data, factor, times, place)
-    first = np.take(data, 0, axis=place)
-    if not np.isnan(data).any():
-        return _run(_plain_step(constant), first, data, factor, times, place)
-    state = (np.full(first.shape, np.nan, data.dtype), np.ones(first.shape, data.dtype))
-    return _run(_missing_step(constant, bool(ignore_na)), state, data, factor, times, place)
+        y: Array = scan(_sums_step(constant, bool(ignore_na), True), (zero, zero), xs, axis=place)
+        if may_miss_values or np.isnan(data).any():
+            # Both sums may underflow before the next value; their quotient does not change.
+            y = scan(_fill_forward, nothing, y, axis=place)
+        return y
+    step, state = _missing_step(constant, bool(ignore_na)), cast(Any, (np.nan, 1.0))
+    if not may_miss_values:
+        first = np.take(data, 0, axis=place)
+        if np.isnan(data).any():
+            state = np.full(first.shape, np.nan, data.dtype), np.ones(first.shape, data.dtype)
+        else:
+            step, state = _plain_step(constant), first
+    result: Array = scan(step, state, xs, axis=place)
+    return result
 
 
 def ewm_sum(
@@ -295,27 +284,29 @@ def ewm_sum(
     >>> upsweep.ewm_sum([1.0, 2.0, 4.0], halflife=2, times=[0, 2, 6])
     array([1.   , 2.5  , 4.625])
     """
-    data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
+    data, xs, place, constant = _window(x, alpha, com, span, halflife, times, axis)
     is_opaque = _is_opaque(data)
     if not is_opaque and not data.size:
         return data.copy()
-    step = _sum_step(factor if times is None else None, bool(ignore_na))
     zero = 0.0 if is_opaque else data.dtype.type(0)
-    return _run(step, (zero, zero), data, factor, times, place)
+    y: Array = scan(_sums_step(constant, bool(ignore_na), False), (zero, zero), xs, axis=place)
+    return y
 
 
 def _window(
     x: Any, alpha: Any, com: Any, span: Any, halflife: Any, times: Any, axis: Any
-) -> tuple[Array, int, Any]:
-    """The values, the axis, and the decay of a weight from step to step: a number, or with `times` an array."""
+) -> tuple[Array, Any, int, float | None]:
+    """The values, the inputs of the scan and its axis, and the decay of a weight from step to step.
+
+    With `times` the decay is an array, which is one of the inputs, and no number.
+    """
     data = _operand(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the window runs, got a number")
     place = to_axis(axis, data.ndim)
     if not _is_opaque(data):
-        data = data.astype(
-            np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False
-        )
+        dtype = np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32)
+        data = data.astype(dtype, copy=False)
     decays = {"alpha": alpha, "com": com, "span": span, "halflife": halflife}
     named = [name for name, value in decays.items() if value is not None]
     if len(named) != 1:
@@ -323,7 +314,7 @@ def _window(
     if times is not None:
         if halflife is None:
             raise ValueError("times: needs halflife")
-        return data, place, _factors(times, halflife, data, place)
+        return data, (data, _factors(times, halflife, data, place)), place, None
     (name,) = named
     try:
         value = float(decays[name])
@@ -338,7 +329,7 @@ def _window(
     fits, expected, factor = ranges[name]
     if not fits:
         raise ValueError(f"{name}: expected {expected}, got {value}")
-    return data, place, factor(value)
+    return data, data, place, factor(value)
 
 
 def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
@@ -356,15 +347,13 @@ def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
         if np.isnat(when).any():
             raise ValueError("times: has a missing one (NaT)")
         unit: Any = _duration(halflife)
-        positive = bool(unit > np.timedelta64(0))
     else:
         try:
             unit = float(halflife)
         except (TypeError, ValueError):
             raise TypeError(f"halflife: expected a number, in the unit of times, got {halflife!r}") from None
         when = np.asarray(when, np.float64)
-        positive = unit > 0
-    if not positive:
+    if not unit > type(unit)(0):
         raise ValueError(f"halflife: expected above 0, got {halflife!r}")
     elapsed = np.diff(when) / unit
     if not (elapsed >= 0).all():
@@ -387,26 +376,17 @@ _UNITS: dict[str, Any] = {
 
 def _duration(halflife: Any) -> np.timedelta64:
     """The half-life for times of datetime64: a timedelta64, a datetime.timedelta, or text as "36h"."""
+    duration: np.timedelta64 = np.timedelta64("NaT")
     if isinstance(halflife, str):
         match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]+)\s*", halflife)
-        unit = _UNITS.get(match[2].lower()) if match else None
-        if match and unit:
-            count: np.timedelta64 = np.timedelta64(int(match[1]), unit)
-            return count
+        if match and match[2].lower() in _UNITS:
+            duration = np.timedelta64(int(match[1]), _UNITS[match[2].lower()])
     elif isinstance(halflife, (np.timedelta64, datetime.timedelta)):
-        duration: np.timedelta64 = np.timedelta64(halflife)
-        if not np.isnat(duration):
-            return duration
-    raise TypeError(
-        "halflife: expected a timedelta64, a datetime.timedelta or text as '36h', as times are datetime64, "
-        f"got {halflife!r}"
-    )
-
-
-def _run(step: Update, init: Any, data: Array, factor: Any, times: Any, place: int) -> Array:
-    xs = data if times is None else (data, factor)
-    result: Array = scan(step, init, xs, axis=place)
-    return result
+        duration = np.timedelta64(halflife)
+    if np.isnat(duration):
+        expected = "a timedelta64, a datetime.timedelta or text as '36h', as times are datetime64"
+        raise TypeError(f"halflife: expected {expected}, got {halflife!r}")
+    return duration
 
 
 @functools.lru_cache(256)
@@ -440,37 +420,24 @@ def _sums(state: Any, x: Any, factor: Any, ignore_na: bool) -> Any:
     total, weights = state
     known = x == x
     if ignore_na:
-        return (
-            np.where(known, factor * total + x, total),
-            np.where(known, factor * weights + 1.0, weights),
-        )
+        return np.where(known, factor * total + x, total), np.where(known, factor * weights + 1.0, weights)
     return factor * total + np.where(known, x, 0.0), factor * weights + np.where(known, 1.0, 0.0)
 
 
 @functools.lru_cache(256)
-def _adjusted_step(factor: float | None, ignore_na: bool) -> Update:
-    """The state is the two sums; the output is their quotient, NaN at a missing value."""
+def _sums_step(factor: float | None, ignore_na: bool, is_mean: bool) -> Update:
+    """The first state is the weighted sum; the second is the sum of the weights, or whether there was a value."""
 
     def step(state: Any, x: Any) -> Any:
         value, decay = x if factor is None else (x, factor)
         total, weights = _sums(state, value, decay, ignore_na)
-        return (total, weights), np.where(value == value, total / weights, np.nan)
+        if is_mean:
+            return (total, weights), np.where(value == value, total / weights, np.nan)
+        seen = np.where(value == value, 1.0, state[1])
+        return (total, seen), np.where(seen > 0, total, np.nan)
 
     return step
 
 
 def _fill_forward(last: Any, x: Any) -> Any:
     return np.where(x == x, x, last)
-
-
-@functools.lru_cache(256)
-def _sum_step(factor: float | None, ignore_na: bool) -> Update:
-    """The second state is whether there was a value."""
-
-    def step(state: Any, x: Any) -> Any:
-        value, decay = x if factor is None else (x, factor)
-        total, _ = _sums(state, value, decay, ignore_na)
-        seen = np.where(value == value, 1.0, state[1])
-        return (total, seen), np.where(seen > 0, total, np.nan)
-
-    return step

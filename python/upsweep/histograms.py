@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays, _backends
-from upsweep._arrays import Array, DeviceView, Operand, Placement
+from upsweep._arrays import Array, DeviceView, Operand
 from upsweep._arrays.dispatch import handlers
+from upsweep._arrays.libraries import PLAIN
 from upsweep._core import bin_thresholds
 from upsweep._core import histogram as histogram_problem
 from upsweep._core.histogram import Histogram
@@ -26,15 +27,10 @@ DType = np.dtype[Any]
 
 
 def histogram(
-    x: ArrayLike,
-    bins: ArrayLike | str = 10,
-    range: tuple[Any, Any] | None = None,
-    *,
-    weights: ArrayLike | None = None,
-    density: bool = False,
-    n_threads: int | None = None,
+    x: ArrayLike, bins: ArrayLike | str = 10, range: tuple[Any, Any] | None = None, *,
+    weights: ArrayLike | None = None, density: bool = False, n_threads: int | None = None,
     device: str | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array]:  # fmt: skip
     """Count the elements that lie in each bin, or sum their weights: ``np.histogram``, to the last count.
 
     Parameters
@@ -105,35 +101,32 @@ def histogram(
     >>> upsweep.histogram(np.arange(8.0), 4, range=(0, 4), density=True)[0]
     array([0.2, 0.2, 0.2, 0.4])
     """
-    arrays: dict[str, Any]
-    settings: dict[str, Any] = {"range": range, "density": density, "n_threads": n_threads}
-    result: tuple[Array, Array]
-    if _arrays.any_dask(x, bins, weights):
-        _dask = handlers("dask")
-        _dask.reject_options(device=device)
-        result = _dask.histogram(histogram, x, bins, weights=weights, **settings)
-        return result
-    if _arrays.any_torch(x, bins, weights):
-        _arrays.refuse_device(device, "torch tensors")
-        histogram_problem.refuse_long_double(range)
-        arrays = {"x": x, "bins": bins, "weights": weights}
-        result = handlers("torch").via_numpy.call_via_numpy(histogram, arrays, **settings)
-        return result
-    if _arrays.any_dlpack_only(x, bins, weights):
-        _arrays.refuse_device(device, "arrays of other libraries")
-        histogram_problem.refuse_long_double(range)
-        arrays = {"x": x, "weights": weights}
-        (arrays if _arrays.any_dlpack_only(bins) else settings)["bins"] = bins
-        result = _arrays.call_via_dlpack(histogram, arrays, **settings)
-        return result
+    result: tuple[Array, Array] | None
+    if not {type(x), type(bins), type(weights)} <= PLAIN:
+        settings: dict[str, Any] = {"range": range, "density": density, "n_threads": n_threads}
+        if _arrays.any_dask(x, bins, weights):
+            _dask = handlers("dask")
+            _dask.reject_options(device=device)
+            result = _dask.histogram(histogram, x, bins, weights=weights, **settings)
+            return result
+        result = _via_other_library(histogram, {"x": x, "bins": bins, "weights": weights}, device, settings)
+        if result is not None:
+            return result
     ordinal = _arrays.check_device(device)
     _backends.check_threads(n_threads)
     numbers = histogram_problem.as_numbers(x)
-    summands = None if weights is None else histogram_problem.as_weights(weights, numbers)
+    summands = histogram_problem.as_weights(weights, numbers)
     device_bins = _arrays.as_operand(bins, "bins") if _arrays.any_on_device(bins) else None
     placement = _arrays.common_placement({"x": numbers, "weights": summands, "bins": device_bins})
     if placement is not None:
-        _check_library(placement, device, density)
+        library = placement.library
+        _arrays.refuse_device(device, f"a {library.name}")
+        if not library.allocates:
+            raise TypeError(f"x: upsweep does not know how to allocate a {library.name} for the result")
+        if density and not library.computes:
+            raise TypeError(
+                f"density: a {library.name} cannot be divided; divide the counts by their sum and widths"
+            )
         histogram_problem.refuse_long_double(range)
         bins = bins if device_bins is None else _backends.cuda_bincount.to_host(device_bins)
     if np.ndim(bins) == 0:
@@ -144,22 +137,21 @@ def histogram(
     problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
     if isinstance(numbers, DeviceView):
         return _run_on_device(problem, edges, device_bins, density)
-    counted = _of_dtype(_backends.run_histogram(problem, n_threads, ordinal), summands)
+    counted = _backends.run_histogram(problem, n_threads, ordinal)
+    if summands is None:
+        counted = counted.astype(np.intp, copy=False)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            counted = counted.astype(summands.dtype.newbyteorder("="), copy=False)
     if density:
         return counted / np.array(np.diff(edges), float) / counted.sum(), edges
     return counted, edges
 
 
 def histc(
-    x: ArrayLike,
-    bins: int = 100,
-    min: Any = 0,
-    max: Any = 0,
-    *,
-    out: Array | None = None,
-    n_threads: int | None = None,
-    device: str | None = None,
-) -> Array:
+    x: ArrayLike, bins: int = 100, min: Any = 0, max: Any = 0, *, out: Array | None = None,
+    n_threads: int | None = None, device: str | None = None,
+) -> Array:  # fmt: skip
     """Count the elements in bins of equal width: ``torch.histc``, for arrays.
 
     Parameters
@@ -211,16 +203,12 @@ def histc(
     >>> upsweep.histc([1, 5, 5, 9], bins=2)
     array([1, 3])
     """
-    settings: dict[str, Any] = {"bins": bins, "min": min, "max": max, "n_threads": n_threads}
-    result: Array
-    if _arrays.any_torch(x, out):
-        _arrays.refuse_device(device, "torch tensors")
-        result = handlers("torch").via_numpy.call_via_numpy(histc, {"x": x, "out": out}, **settings)
-        return result
-    if _arrays.any_dlpack_only(x, out):
-        _arrays.refuse_device(device, "arrays of other libraries")
-        result = _arrays.call_via_dlpack(histc, {"x": x, "out": out}, **settings)
-        return result
+    result: Array | None
+    if not {type(x), type(out)} <= PLAIN:
+        settings = {"bins": bins, "min": min, "max": max, "n_threads": n_threads}
+        result = _via_other_library(histc, {"x": x, "out": out}, device, settings)
+        if result is not None:
+            return result
     ordinal = _arrays.check_device(device)
     _backends.check_threads(n_threads)
     numbers = _arrays.as_operand(x, "x")
@@ -229,44 +217,47 @@ def histc(
         _arrays.refuse_device(device, f"a {placement.library.name}")
     if numbers.dtype.kind in "bc":
         raise TypeError(f"x: expected integers or real floating numbers, got dtype {numbers.dtype}")
-    n_bins = histogram_problem.as_count(bins)
-    dtype = numbers.dtype.newbyteorder("=")
+    n_bins, dtype = histogram_problem.as_count(bins), numbers.dtype.newbyteorder("=")
     target = None
     if out is not None:
         target = check_out(out, (n_bins,), dtype, {"x": numbers}, placement=placement)
     find_extremes = functools.partial(_backends.find_extremes, n_threads=n_threads)
     low, high = histogram_problem.histc_range(numbers, min, max, find_extremes)
-    fill = _backends.fill_linear_thresholds
-    thresholds = bin_thresholds.linear_thresholds(low, high, n_bins, dtype, fill)
+    thresholds = bin_thresholds.linear_thresholds(low, high, n_bins, dtype, _backends.fill_linear_thresholds)
     problem = Histogram(numbers, None, thresholds, n_bins)
+    may_overflow = numbers.size > _largest(dtype)
     if isinstance(numbers, DeviceView):
-        _check_held(problem, dtype)
+        if may_overflow:
+            counts = _backends.cuda_bincount.run_histogram(problem, np.dtype(np.int64))
+            _check_held(_backends.cuda_bincount.to_host(counts), dtype)
         result = _arrays.user_array(_backends.cuda_bincount.run_histogram(problem, dtype, target))
         return result
     counted = _backends.run_histogram(problem, n_threads, ordinal)
-    result = _held_by(counted, dtype)
+    if may_overflow:
+        _check_held(counted, dtype)
     if out is None:
-        return result
-    out[...] = result
+        return counted.astype(dtype)
+    out[...] = counted.astype(dtype)
     return out
 
 
-# ---- arrays of a device ----------------------------------------------------------------------------------------
+def _via_other_library(function: Any, arrays: dict[str, Any], device: Any, settings: dict[str, Any]) -> Any:
+    """Return the function's result for tensors, or arrays that only DLPack describes; None for other arguments."""
+    if _arrays.any_torch(*arrays.values()):
+        _arrays.refuse_device(device, "torch tensors")
+        call = handlers("torch").via_numpy.call_via_numpy
+    elif _arrays.any_dlpack_only(*arrays.values()):
+        _arrays.refuse_device(device, "arrays of other libraries")
+        call = _arrays.call_via_dlpack
+        if not _arrays.any_dlpack_only(arrays.get("bins")):  # a number, a list or a name
+            settings = {**settings, **{name: arrays.pop(name) for name in ("bins",) if name in arrays}}
+    else:
+        return None
+    histogram_problem.refuse_long_double(settings.get("range"))
+    return call(function, arrays, **settings)
 
 
-def _check_library(placement: Placement, device: object, density: bool) -> None:
-    """Raise unless the library of the arrays can have the results."""
-    library = placement.library
-    _arrays.refuse_device(device, f"a {library.name}")
-    if not library.allocates:
-        raise TypeError(f"x: upsweep does not know how to allocate a {library.name} for the result")
-    if density and not library.computes:
-        raise TypeError(f"density: a {library.name} cannot be divided; divide the counts by their sum and widths")
-
-
-def _run_on_device(
-    problem: Histogram, edges: Array, device_bins: Operand | None, density: bool
-) -> tuple[Any, Any]:  # fmt: skip
+def _run_on_device(problem: Histogram, edges: Array, device_bins: Operand, density: bool) -> tuple[Any, Any]:
     """Return the result and the edges: the user's own array, or a copy on the device."""
     dtype = np.dtype(np.int64) if problem.weights is None else problem.weights.dtype
     counts = _arrays.user_array(_backends.cuda_bincount.run_histogram(problem, dtype))
@@ -277,34 +268,15 @@ def _run_on_device(
     return counts, _arrays.user_array(ends)
 
 
-def _check_held(problem: Histogram, dtype: DType) -> None:
-    """Raise if x's dtype cannot hold a count, on a device; count first only if there are enough elements."""
-    if problem.x.size > _largest(dtype):
-        counts = _backends.cuda_bincount.run_histogram(problem, np.dtype(np.int64))
-        _held_by(_backends.cuda_bincount.to_host(counts), dtype)
-
-
-# ---- results ---------------------------------------------------------------------------------------------------
-
-
-def _of_dtype(sums: Array, weights: Array | None) -> Array:
-    """Convert sums to the dtype of the weights, as numpy does."""
-    if weights is None:
-        return sums.astype(np.intp, copy=False)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return sums.astype(weights.dtype.newbyteorder("="), copy=False)
-
-
 def _largest(dtype: DType) -> float:
     """Return the largest number of the dtype; infinity where no count exceeds it."""
     return int(np.iinfo(dtype).max) if dtype.kind in "iu" else 65504 if dtype == np.float16 else np.inf
 
 
-def _held_by(counts: Array, dtype: DType) -> Array:
-    """Convert counts to x's dtype; raise OverflowError if it cannot hold one of them."""
+def _check_held(counts: Array, dtype: DType) -> None:
+    """Raise OverflowError if x's dtype cannot hold one of the counts."""
     most = int(counts.max())
     if most > _largest(dtype):
         raise OverflowError(
             f"x: its dtype {dtype} cannot hold the count {most} of bin {int(counts.argmax())}; convert x first"
         )
-    return counts.astype(dtype)

@@ -111,9 +111,7 @@ def scan(
     several = isinstance(xs, tuple)
     arrays = np.broadcast_arrays(*(xs if several else () if xs is None else (xs,)))
     starts = init if isinstance(init, tuple) else (init,)
-    columns = (
-        np.broadcast_shapes(*(np.shape(s) for s in starts)) if xs is None else np.delete(arrays[0].shape, axis)
-    )
+    columns = np.broadcast_shapes(*map(np.shape, starts)) if xs is None else np.delete(arrays[0].shape, axis)
     # Python's own numbers take the dtype of xs, integers are calculated as float64.
     wide = np.result_type(*(x.dtype for x in arrays)) if arrays else np.dtype(float)
     default = wide if wide.kind == "f" else np.dtype(float)
@@ -121,8 +119,7 @@ def scan(
     for start in starts:
         own = default if isinstance(start, (int, float)) else np.asarray(start).dtype
         states.append(np.full(tuple(columns), start, np.dtype(float) if own.kind in "iu" else own))
-    rows = [np.moveaxis(x, axis, 0) for x in arrays]
-    rows = [x.astype(float) if x.dtype.kind in "iu" else x for x in rows]
+    rows = [np.moveaxis(x.astype(float) if x.dtype.kind in "iu" else x, axis, 0) for x in arrays]
     n_steps = len(rows[0]) if rows else int(length or 0)
     collected: list[Any] = [None] * n_steps
     single = not isinstance(init, tuple)
@@ -141,9 +138,8 @@ def scan(
 
     ys = tuple(stacked(items) for items in zip(*collected))
     is_tuple = n_steps > 0 and isinstance(output, tuple)
-    result = (
-        ys if is_tuple else ys[0] if ys else np.zeros(np.insert(columns, axis % (len(columns) + 1), 0), default)
-    )
+    empty = np.zeros(np.insert(columns, axis % (len(columns) + 1), 0), default)
+    result = ys if is_tuple else ys[0] if ys else empty
     return (result, states[0] if single else tuple(states)) if return_final else result
 
 
@@ -167,25 +163,19 @@ def pscan(gates: ArrayLike, tokens: ArrayLike) -> Any:
     return scan_forward(gates, tokens)
 
 
-def linear_recurrence_carry(
-    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: Maybe = None
-) -> Carry:
+def linear_recurrence_carry(gates: ArrayLike, tokens: ArrayLike, *, reset: Maybe = None, **order: Any) -> Carry:
     """Return what this block of a recurrence does to the state."""
-    return _Scan(gates, tokens, reset, _gated_dtype(gates, tokens), axis, reverse).carry()
+    return _Scan(gates, tokens, reset, _gated_dtype(gates, tokens), **order).carry()
 
 
-def discounted_cumsum_carry(
-    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: Maybe = None
-) -> Carry:
+def discounted_cumsum_carry(x: ArrayLike, gamma: ArrayLike, *, reset: Maybe = None, **order: Any) -> Carry:
     """Return what this block of a discounted sum does to the state."""
-    return _Scan(gamma, x, reset, _discounted_dtype(x, gamma), axis, reverse).carry()
+    return _Scan(gamma, x, reset, _discounted_dtype(x, gamma), **order).carry()
 
 
-def cumulative_sum_carry(
-    x: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: Maybe = None, dtype: MaybeDType = None
-) -> Carry:
+def cumulative_sum_carry(x: ArrayLike, *, reset: Maybe = None, dtype: MaybeDType = None, **order: Any) -> Carry:
     """Return what this block of a sum does to the state."""
-    return _Scan(1, x, reset, _sum_dtype(x, dtype), axis, reverse).carry()
+    return _Scan(1, x, reset, _sum_dtype(x, dtype), **order).carry()
 
 
 def bincount(
@@ -285,8 +275,8 @@ class _Scan:
     """One recurrence with its arrays broadcast together, time on their first axis, and in scan order."""
 
     def __init__(
-        self, gates: ArrayLike, tokens: ArrayLike, reset: Maybe, dtype: np.dtype[Any], axis: int,
-        reverse: bool, precision: str = "double",
+        self, gates: ArrayLike, tokens: ArrayLike, reset: Maybe, dtype: np.dtype[Any], axis: int = -1,
+        reverse: bool = False, precision: str = "double",
     ) -> None:  # fmt: skip
         self.dtype, self.axis, self.reverse, self.extended = dtype, axis, reverse, precision == "extended"
         self.work = _working_dtype(dtype, self.extended)

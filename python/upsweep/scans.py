@@ -49,17 +49,13 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array
-from upsweep._arrays.dispatch import dispatched, handlers
+from upsweep._arrays.dispatch import dispatched
 from upsweep._backends import cpu
 from upsweep._core import scan as scan_problem
 from upsweep._core.checks import check_window
 from upsweep._core.scan import Scan
 
-__all__ = [
-    "cumulative_sum",
-    "discounted_cumsum",
-    "linear_recurrence",
-]
+__all__ = ["cumulative_sum", "discounted_cumsum", "linear_recurrence"]
 
 
 # fmt: off
@@ -79,21 +75,11 @@ def cumulative_sum(
 ) -> tuple[Array, Array]: ...
 # fmt: on
 def cumulative_sum(
-    x: ArrayLike,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    initial: ArrayLike | None = None,
-    reset: ArrayLike | None = None,
-    dtype: DTypeLike | None = None,
-    include_initial: bool = False,
-    exclusive: bool = False,
-    out: Array | None = None,
-    return_final: bool = False,
-    n_threads: int | None = None,
-    device: str | None = None,
-    method: str | None = None,
-) -> Any:
+    x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None, dtype: DTypeLike | None = None, include_initial: bool = False,
+    exclusive: bool = False, out: Array | None = None, return_final: bool = False, n_threads: int | None = None,
+    device: str | None = None, method: str | None = None,
+) -> Any:  # fmt: skip
     """Cumulative sum along an axis: y[t] = x[t] + y[t-1].
 
     Parameters
@@ -164,13 +150,11 @@ def cumulative_sum(
     >>> upsweep.cumulative_sum([1.0, 2.0, 3.0], include_initial=True)
     array([0., 1., 3., 6.])
     """
-    # fmt: off
     if (
         type(x) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
         and dtype is None and out is None and not include_initial and not exclusive and not return_final
         and device is None and method is None
-    ):
-        # fmt: on
+    ):  # fmt: skip
         y = cpu.scans.plain_sum(x, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
@@ -199,21 +183,10 @@ def discounted_cumsum(
 ) -> tuple[Array, Array]: ...
 # fmt: on
 def discounted_cumsum(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    initial: ArrayLike | None = None,
-    reset: ArrayLike | None = None,
-    window: int | None = None,
-    exclusive: bool = False,
-    out: Array | None = None,
-    return_final: bool = False,
-    n_threads: int | None = None,
-    device: str | None = None,
-    method: str | None = None,
-) -> Any:
+    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
+    return_final: bool = False, n_threads: int | None = None, device: str | None = None, method: str | None = None,
+) -> Any:  # fmt: skip
     """Discounted sum along an axis: y[t] = x[t] + gamma * y[t-1].
 
     Parameters
@@ -326,20 +299,11 @@ def linear_recurrence(
 ) -> tuple[Array, Array]: ...
 # fmt: on
 def linear_recurrence(
-    gates: ArrayLike,
-    tokens: ArrayLike,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    initial: ArrayLike | None = None,
-    reset: ArrayLike | None = None,
-    exclusive: bool = False,
-    out: Array | None = None,
-    return_final: bool = False,
-    n_threads: int | None = None,
-    device: str | None = None,
+    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False,
+    initial: ArrayLike | None = None, reset: ArrayLike | None = None, exclusive: bool = False,
+    out: Array | None = None, return_final: bool = False, n_threads: int | None = None, device: str | None = None,
     method: str | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Gated recurrence along an axis: y[t] = gates[t] * y[t-1] + tokens[t].
 
     Parameters
@@ -425,18 +389,7 @@ def linear_recurrence(
     )
 
 
-# ---- implementation ------------------------------------------------------------------------------------------
-
-
-def _dask_scan(function: Any, window: int | None = None, **keywords: Any) -> Any:
-    """Return the scan of dask arrays; its tasks call `function` on blocks."""
-    if window is not None:
-        raise NotImplementedError("window: of dask arrays, use dask.array.map_overlap with depth=window - 1")
-    names = [name for name in keywords if name in ("x", "gamma", "gates", "tokens")]
-    return handlers("dask").scan(function, {name: keywords.pop(name) for name in names}, **keywords)
-
-
-@dispatched("x", "initial", "reset", "out", torch="scan", dask=_dask_scan, not_with_dask=("out",))
+@dispatched("x", "initial", "reset", "out", torch="scan", dask="scan", not_with_dask=("out",))
 def _cumulative_sum(
     x: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, dtype: Any, include_initial: bool,
     exclusive: bool, return_final: bool, n_threads: int | None, device: str | None,
@@ -446,7 +399,7 @@ def _cumulative_sum(
     return _run(scan, out, reverse, exclusive, False, return_final, n_threads, device, ordinal, 0, include_initial)
 
 
-@dispatched("x", "gamma", "initial", "reset", "out", torch="scan", dask=_dask_scan, not_with_dask=("out",))
+@dispatched("x", "gamma", "initial", "reset", "out", torch="scan", dask="scan", not_with_dask=("out",))
 def _discounted_cumsum(
     x: Any, gamma: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, window: int | None,
     exclusive: bool, return_final: bool, n_threads: int | None, device: str | None,
@@ -456,7 +409,7 @@ def _discounted_cumsum(
     return _run(scan, out, reverse, exclusive, True, return_final, n_threads, device, ordinal, window or 0)
 
 
-@dispatched("gates", "tokens", "initial", "reset", "out", torch="scan", dask=_dask_scan, not_with_dask=("out",))
+@dispatched("gates", "tokens", "initial", "reset", "out", torch="scan", dask="scan", not_with_dask=("out",))
 def _linear_recurrence(
     gates: Any, tokens: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, exclusive: bool,
     return_final: bool, n_threads: int | None, device: str | None,
@@ -479,10 +432,9 @@ def _run(
     if out is not None:
         in_place = () if include_initial else (scan.name, scan.factor_name)
         target = scan_problem.check_out(out, shape, scan.dtype, scan.inputs, in_place, scan.placement)
-    elif include_initial:
-        target = _backends.cuda_scan.new_result(scan, shape)
     after = target  # the part of the result for the states after each step
-    if target is not None and include_initial:
+    if include_initial:
+        target = _backends.cuda_scan.new_result(scan, shape) if target is None else target
         before = (slice(None),) * axis
         after = target[(*before, slice(None, -1) if reverse else slice(1, None))]
         first = target[(*before, slice(-1, None) if reverse else slice(0, 1))]
@@ -490,7 +442,7 @@ def _run(
         scan, out=after, reverse=bool(reverse), exclusive=bool(exclusive), flush=flush, window=window,
         return_final=return_final, n_threads=n_threads, device=ordinal,
     )  # fmt: skip
-    if target is not None and include_initial:
+    if include_initial:
         _backends.cuda_scan.write_state(scan, first)
         y = _arrays.user_array(target)
     result = y if out is None else out

@@ -6,6 +6,7 @@ the source distribution cover far more.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -40,15 +41,8 @@ class Check(NamedTuple):
 def assert_recurrence(y: Array, gates: ArrayLike, tokens: Array) -> None:
     """Raise AssertionError unless ``y[t] = gates[t] * y[t-1] + tokens[t]`` to rounding, along a line.
 
-    Checks a long line in vectorised numpy: each step is computed from the previous element of y. A wrong carry is
-    reported at the block where it occurs.
-
-    Parameters
-    ----------
-    y, tokens : ndarray
-        1-D, of real numbers.
-    gates : array_like
-        A number, or an array of their length.
+    Checks a long line of real numbers in vectorised numpy: each step is computed from the previous element of y.
+    The gates are a number or an array of y's length. A wrong carry is reported at the block where it occurs.
     """
     if y[0] != tokens[0]:
         raise AssertionError(f"the first step is {y[0]}, not {tokens[0]}")
@@ -64,15 +58,6 @@ def assert_recurrence(y: Array, gates: ArrayLike, tokens: Array) -> None:
         if wrong.any():
             first = begin + int(np.argmax(wrong))
             raise AssertionError(f"y[{first}] = {y[first]} does not follow from {y[first - 1]} before it")
-
-
-def _float_dtypes() -> list[np.dtype[Any]]:
-    dtypes = [np.dtype(name) for name in ("float16", "float32", "float64", "complex64", "complex128")]
-    try:
-        import ml_dtypes
-    except ImportError:
-        return dtypes
-    return [*dtypes, np.dtype(ml_dtypes.bfloat16)]
 
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -118,14 +103,12 @@ def _check_names(dtype: np.dtype[Any]) -> None:
     for name in ("pscan", "scan_forward"):
         assert_scan_close(getattr(upsweep, name)(gates, x), expected, scale, rtol=1e-6)
     # The aggregates of two halves of a line combine to that of the line.
-    first, second = (upsweep.linear_recurrence_carry(gates[:, part], x[:, part]) for part in _halves(200))
+    first, second = (
+        upsweep.linear_recurrence_carry(gates[:, part], x[:, part]) for part in (np.s_[:100], np.s_[100:])
+    )
     whole = np.asarray(upsweep.combine(first, second).value, np.complex128)
     final = np.asarray(upsweep.linear_recurrence(gates, x, return_final=True)[1], np.complex128)
     np.testing.assert_allclose(whole, final, rtol=1e-6, atol=1e-6)
-
-
-def _halves(n: int) -> tuple[slice, slice]:
-    return slice(None, n // 2), slice(n // 2, None)
 
 
 def _check_integers() -> None:
@@ -154,24 +137,25 @@ def _check_long_line(dtype: np.dtype[Any]) -> None:
             np.testing.assert_array_equal(upsweep.linear_recurrence(factor, x, n_threads=n_threads), y)
 
 
+def _compare_counts(*arguments: Any, **keywords: Any) -> None:
+    expected = reference.bincount(*arguments, **keywords)
+    np.testing.assert_array_equal(upsweep.bincount(*arguments, **keywords), expected)
+
+
 def _check_bincount() -> None:
     rng = np.random.default_rng(5)
     for name in ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
         keys = rng.integers(0, 100, 3000).astype(name)
         for least in (0, 300):
-            expected = reference.bincount(keys, minlength=least)
-            np.testing.assert_array_equal(upsweep.bincount(keys, minlength=least), expected)
+            _compare_counts(keys, minlength=least)
         for weights in (rng.random(3000), rng.integers(0, 9, 3000)):
-            np.testing.assert_array_equal(upsweep.bincount(keys, weights), reference.bincount(keys, weights))
+            _compare_counts(keys, weights)
     keys = rng.integers(-5, 50, 3000)
-    dropped = upsweep.bincount(keys, length=40, invalid="drop")
-    np.testing.assert_array_equal(dropped, reference.bincount(keys, length=40, invalid="drop"))
+    _compare_counts(keys, length=40, invalid="drop")
     rows, several = keys.reshape(30, 100), rng.integers(-9, 9, (30, 100, 2))
     for axis in (0, 1):
         for of_keys in (None, several[..., 0], several, 1j * several):
-            actual = upsweep.bincount(rows, of_keys, length=50, axis=axis, invalid="drop")
-            expected = reference.bincount(rows, of_keys, length=50, axis=axis, invalid="drop")
-            np.testing.assert_array_equal(actual, expected)
+            _compare_counts(rows, of_keys, length=50, axis=axis, invalid="drop")
     for n_bins in (10_000, 400_000, 3_000_000):  # per-thread tables, and sizes beyond the caches
         many = rng.integers(0, n_bins, 1_000_000)
         np.testing.assert_array_equal(upsweep.bincount(many), np.bincount(many))
@@ -184,10 +168,9 @@ def _check_histograms() -> None:
         x = (20 * rng.random(2000)).astype(name)
         for bins, limits in ((7, None), (30, (2, 15)), ([0, 1, 1, 4, 9.5, 12], None)):
             for weights in (None, rng.integers(0, 9, 2000)):
-                actual, edges = upsweep.histogram(x, bins, limits, weights=weights)
-                expected, expected_edges = reference.histogram(x, bins, limits, weights=weights)
-                np.testing.assert_array_equal(actual, expected)
-                np.testing.assert_array_equal(edges, expected_edges)
+                results = (module.histogram(x, bins, limits, weights=weights) for module in (upsweep, reference))
+                for actual, expected in zip(*results):  # the counts, and the edges
+                    np.testing.assert_array_equal(actual, expected)
         np.testing.assert_array_equal(upsweep.histc(x, 20, 3, 17), reference.histc(x, 20, 3, 17))
     many = rng.standard_normal(300_000).astype(np.float32)
     np.testing.assert_array_equal(upsweep.histogram(many, 100)[0], np.histogram(many, 100)[0])
@@ -230,18 +213,12 @@ def _check_pairs(dtype: np.dtype[Any]) -> None:
 
 def _check_updates(dtype: np.dtype[Any]) -> None:
     """User-defined scans: columns, lines, and a long line that is scanned in parallel."""
-
-    def cell(s: Any, x: Any) -> Any:
-        return np.tanh(0.5 * s + x)
-
-    def leak(s: Any, x: Any) -> Any:
-        return 0.9 * s + x
-
+    updates: tuple[Callable[[Any, Any], Any], ...] = lambda s, x: np.tanh(0.5 * s + x), lambda s, x: 0.9 * s + x
     rng = np.random.default_rng(0)
     tolerance = 1e-4 if dtype == np.float32 else 1e-10
     for shape, axis in (*_LAYOUTS, ((6000,), 0)):
         x = _random(rng, shape, dtype)
-        for update in (cell, leak):
+        for update in updates:
             actual = upsweep.scan(update, 0.5, x, axis=axis)
             expected = reference.scan(update, 0.5, x, axis=axis)
             np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
@@ -249,11 +226,17 @@ def _check_updates(dtype: np.dtype[Any]) -> None:
 
 def checks(counts: bool = True) -> Iterator[Check]:
     """The checks, one for each dtype and operation; without `counts` only of scans."""
-    for dtype in _float_dtypes():
+    dtypes: list[np.dtype[Any]] = [np.dtype(name) for name in "efdFD"]  # float16 to complex128
+    with contextlib.suppress(ImportError):
+        import ml_dtypes
+
+        dtypes.append(np.dtype(ml_dtypes.bfloat16))
+    for dtype in dtypes:
         yield Check(f"scans, every layout, {dtype.name}", partial(_check_layouts, dtype))
         yield Check(f"scans, other names and carries, {dtype.name}", partial(_check_names, dtype))
     yield Check("scans of integers", _check_integers)
-    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+    wide = np.dtype(np.float32), np.dtype(np.float64)
+    for dtype in wide:
         yield Check(f"a long line, threads, {dtype.name}", partial(_check_long_line, dtype))
     if counts:
         yield Check("bincount", _check_bincount)
@@ -261,7 +244,7 @@ def checks(counts: bool = True) -> Iterator[Check]:
     # Updates and formulas are compiled by llvmlite, which is optional.
     if importlib.util.find_spec("llvmlite") is None:
         return
-    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+    for dtype in wide:
         yield Check(f"scans by an update, {dtype.name}", partial(_check_updates, dtype))
         if counts:
             yield Check(f"reductions over pairs, {dtype.name}", partial(_check_pairs, dtype))

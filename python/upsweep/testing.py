@@ -7,6 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["assert_scan_close"]
 
+Array = NDArray[Any]
+
 # dtype: bits of the fraction, exponents of the smallest and of the largest normal number, and the share of
 # the scale that accumulation may lose.
 _FORMATS = {
@@ -72,9 +74,7 @@ def assert_scan_close(
     return None
 
 
-def _compare(
-    a: NDArray[Any], e: NDArray[Any], loss: NDArray[Any], fraction: int, smallest: int, largest: int
-) -> None:
+def _compare(a: Array, e: Array, loss: Array, fraction: int, smallest: int, largest: int) -> None:
     """Compare real arrays; the last place is that of the larger of the two numbers."""
     one = np.longdouble(1)
     wide, exact = a.astype(np.longdouble), e.astype(np.longdouble)
@@ -89,7 +89,7 @@ def _compare(
     _raise_where(~(close | spilled | (np.isnan(wide) & np.isnan(exact))), a, e, allowed)
 
 
-def _raise_where(bad: NDArray[Any], a: NDArray[Any], e: NDArray[Any], allowed: NDArray[Any]) -> None:
+def _raise_where(bad: Array, a: Array, e: Array, allowed: Array) -> None:
     if not bad.any():
         return
     first = tuple(int(i) for i in np.argwhere(bad)[0])

@@ -37,19 +37,10 @@ class _Scan:
         return "scan"
 
     def __call__(
-        self,
-        update: Any = None,
-        init: Any = None,
-        xs: Any = None,
-        *,
-        axis: int = 0,
-        reverse: bool = False,
-        return_final: bool = False,
-        length: int | None = None,
-        checkpoint: int | None = None,
-        method: str | None = None,
-        out: Any = None,
-    ) -> Any:
+        self, update: Any = None, init: Any = None, xs: Any = None, *, axis: int = 0, reverse: bool = False,
+        return_final: bool = False, length: int | None = None, checkpoint: int | None = None,
+        method: str | None = None, out: Any = None,
+    ) -> Any:  # fmt: skip
         """Scan along an axis by a user-defined update: ``state = update(state, x)``, step by step.
 
         Parameters
@@ -171,11 +162,11 @@ class _Scan:
         if update is None or init is None:
             if xs is not None or (update is not None and not callable(update)):
                 raise TypeError("init: is needed, the state before the first step")
-            keywords = {
-                "axis": axis, "reverse": reverse, "return_final": return_final, "length": length,
-                "checkpoint": checkpoint, "method": method, "out": out,
-            }  # fmt: skip
-            return _decorator(keywords) if update is None else _decorator(keywords)(update)
+            decorator = _decorator(
+                axis=axis, reverse=reverse, return_final=return_final, length=length, checkpoint=checkpoint,
+                method=method, out=out,
+            )  # fmt: skip
+            return decorator if update is None else decorator(update)
         states, state_structure = flatten(init, "init")
         inputs, input_structure = flatten(xs, "xs")
         arrays = [*states, *inputs]
@@ -229,9 +220,10 @@ class _Scan:
         >>> print(upsweep.scan.explain(lambda s, x: np.tanh(s + x), 0.0, np.ones(100_000)))
         sequential in time: the new state is neither affine in the state nor a known associative form of it
         """
-        if _any_dask(init, xs):
+        arrays = _items(init, xs)
+        if _arrays.any_dask(*arrays):
             return handlers("dask").explain(update, init, xs, axis=axis, reverse=reverse, length=length)
-        if _arrays.any_torch(*flatten(init, "init")[0], *flatten(xs, "xs")[0]):
+        if _arrays.any_torch(*arrays):
             return handlers("torch").user_scan.prepare(update, init, xs, axis, reverse, length)[0].path()[1]
         return check(update, init, xs, axis, reverse, length).path()[1]
 
@@ -274,7 +266,7 @@ class _Scan:
         >>> upsweep.scan.gradient(lambda s, x: s * x, 1.0, np.array([2.0, 3.0, 5.0]), np.array([0.0, 0.0, 1.0]))
         Gradients(init=array(30.), xs=array([15., 10.,  6.]))
         """
-        if _any_dask(init, xs, cotangent, final_cotangent):
+        if _arrays.any_dask(*_items(init, xs, cotangent, final_cotangent)):
             raise TypeError("scan.gradient: takes no dask arrays; call it on blocks, the last one first")
         problem = check(update, init, xs, axis, reverse, length)
         return gradient(problem, cotangent, final_cotangent, checkpoint)
@@ -307,14 +299,21 @@ class _Scan:
         >>> upsweep.combine(a, b).apply(8.0), upsweep.scan(decay, 8.0, [1.0, 2.0, 3.0])[-1]
         (array(5.25), np.float64(5.25))
         """
-        arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
+        arrays = _items(init, xs)
         if _arrays.any_torch(*arrays) or _arrays.any_dask(*arrays):
             raise TypeError("scan.carry: takes arrays of numpy and cupy; of a dask array its blocks, one by one")
         return carry_of(check(update, init, xs, axis, reverse, None))
 
     @staticmethod
     def sigmoid(x: Any) -> Any:
-        """1 / (1 + exp(-x)), of symbols and of arrays; numpy has no such function."""
+        """1 / (1 + exp(-x)), of symbols and of arrays; numpy has no such function.
+
+        Examples
+        --------
+        >>> import numpy as np, upsweep
+        >>> upsweep.scan.sigmoid(np.array([0.0, np.inf]))
+        array([0.5, 1. ])
+        """
         return apply("sigmoid", x)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -325,12 +324,12 @@ class _Scan:
         return functools.partial(apply, name)
 
 
-def _any_dask(*arguments: Any) -> bool:
-    items = [value if isinstance(value, tuple) else (value,) for value in arguments]
-    return _arrays.any_dask(*(item for each in items for item in each))
+def _items(*arguments: Any) -> list[Any]:
+    """The arrays of arguments that may be tuples of them."""
+    return [item for value in arguments for item in (value if isinstance(value, tuple) else (value,))]
 
 
-def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any]]:
+def _decorator(**defaults: Any) -> Callable[[Update], Callable[..., Any]]:
     def decorate(update: Update) -> Callable[..., Any]:
         check_callable(update)
 

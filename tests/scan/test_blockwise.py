@@ -62,6 +62,7 @@ def test_blocks_are_the_whole(name, dtype, reverse):
 def test_each_keyword_of_one_scan(reverse):
     x = random((3, 100))
     compare("cumulative_sum", x, reverse=reverse, include_initial=True, initial=2.0)
+    compare("cumulative_sum", x.astype(np.float32), reverse=reverse, include_initial=True)
     compare("cumulative_sum", np.arange(100, dtype=np.int8), reverse=reverse)
     compare("cumulative_sum", x, reverse=reverse, dtype="float32")
     for gamma in (random((3, 1)), random((3, 100)), 0.3 - 0.4j):

@@ -8,11 +8,11 @@
                    +-- torch, dask -----------------------> their handlers  dispatch.handlers
 
     view_tensor a CUDA tensor -> DeviceView, for the handlers of histograms, user-defined scans and loops
-    libraries   which library an array belongs to, and the one device of a call
-    interface   `Library`, the base class of the adapters `cupy`, `numba` and `torch`, which override what their
-                library can do
+    libraries   which library an array belongs to, the one device of a call; broadcasting, stacking and copying in
+                the user's own library
+    interface   `Library`, the base class of the adapters; numba's. `cupy` and `torch` override what their library
+                can do
     dtypes      the argument `dtype`; dtypes of results, accumulators and states
-    operations  broadcasting, stacking and copying in the user's own library
 
 `_core` and all layers above import names from this package. Nothing here imports a backend or an array library
 other than numpy. Start reading at `arguments.as_operand`.
@@ -40,20 +40,18 @@ from upsweep._arrays.libraries import (
     any_dask,
     any_on_device,
     any_torch,
-    common_placement,
-    device_layout_key,
-    host_layout_key,
-    on_device,
-    type_name,
-)  # fmt: skip
-from upsweep._arrays.operations import (
     broadcast_together,
     calculates,
+    common_placement,
     copied,
     copy_to_device_of,
+    device_layout_key,
+    host_layout_key,
     namespace,
+    on_device,
     on_device_of,
     stacked,
+    type_name,
 )  # fmt: skip
 from upsweep._arrays.torch import TORCH
 

@@ -33,19 +33,13 @@ def as_number(value: Any, name: str, limit: int = 2**64) -> Any:
 
 
 def as_array(value: object, name: str) -> Array:
-    """Return `value` as an ndarray whose dtype the kernels support, without copying arrays.
-
-    Raises
-    ------
-    TypeError
-        Masked arrays, arrays of other libraries, strings, objects and other dtypes that are no numbers.
-    ValueError
-        A list of lists of different lengths; an integer beyond float64.
-    """
+    """Return `value` as an ndarray whose dtype the kernels support, without copying arrays."""
     if type(value) is not np.ndarray:
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError(f"{name}: masked arrays are not supported; fill it first, e.g. {name}.filled(0)")
-        if type(value) not in libraries.PLAIN and _is_other_library(value):
+        library = type(value).__module__.partition(".")[0]
+        is_other = library in _OTHER_LIBRARIES and library in sys.modules
+        if type(value) not in libraries.PLAIN and (is_other or libraries.any_on_device(value)):
             raise TypeError(f"{name}: expected a numpy array, got {_type_text(value)}; convert it explicitly")
         value = as_number(value, name)
         try:
@@ -64,11 +58,6 @@ def as_operand(value: object, name: str) -> Any:
         return as_array(value, name)
     _check_dtype(view, name)
     return view
-
-
-def _is_other_library(value: object) -> bool:
-    library = type(value).__module__.partition(".")[0]
-    return (library in _OTHER_LIBRARIES and library in sys.modules) or libraries.any_on_device(value)
 
 
 def _type_text(value: object) -> str:
@@ -92,13 +81,7 @@ def cast(array: Operand, dtype: np.dtype[Any], name: str) -> Any:
 
 
 def check_device(device: object) -> int | None:
-    """Return the ordinal of the CUDA device that the argument `device` names; None for the CPU.
-
-    Raises
-    ------
-    ValueError
-        The argument names no device.
-    """
+    """Return the ordinal of the CUDA device that the argument `device` names; None for the CPU."""
     if device is None or (isinstance(device, str) and device == "cpu"):
         return None
     if isinstance(device, str):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from upsweep._arrays.descriptor import Array, DeviceView, Origin
-from upsweep._arrays.interface import Library
+from upsweep._arrays.interface import AnyDType, Library, Shape
 
 __all__ = ["CUPY"]
 
@@ -36,10 +36,7 @@ class _Cupy(Library):
         with self.on(ordinal):
             return int(self.cupy.cuda.get_current_stream().ptr)
 
-    def new(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any] | str, ordinal: int, stream: int,
-        order: tuple[int, ...] | None = None,
-    ) -> Any:  # fmt: skip
+    def new(self, shape: Shape, dtype: AnyDType, ordinal: int, stream: int, order: Shape | None = None) -> Any:
         with self.on(ordinal):
             if order is None or order == tuple(range(len(shape))):
                 return self.cupy.empty(shape, dtype)

@@ -11,6 +11,7 @@ passes them to kernels.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -36,34 +37,6 @@ class Origin(NamedTuple):
     stream: int | None  # the producer's stream, if readers have to wait for it
 
 
-class Flags:
-    """The flags of `numpy.ndarray` that do not depend on who owns the memory."""
-
-    __slots__ = ("_view",)
-
-    def __init__(self, view: DeviceView) -> None:
-        self._view = view
-
-    @property
-    def writeable(self) -> bool:
-        return self._view.is_writeable
-
-    @property
-    def aligned(self) -> bool:
-        view, unit = self._view, self._view.dtype.alignment
-        return 0 in view.shape or (
-            view.pointer % unit == 0 and all(s % unit == 0 for n, s in zip(view.shape, view.strides) if n > 1)
-        )
-
-    @property
-    def c_contiguous(self) -> bool:
-        return _are_contiguous(self._view.shape[::-1], self._view.strides[::-1], self._view.itemsize)
-
-    @property
-    def f_contiguous(self) -> bool:
-        return _are_contiguous(self._view.shape, self._view.strides, self._view.itemsize)
-
-
 def _are_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], n_bytes: int) -> bool:
     """Whether elements are adjacent in memory; the axes are ordered from the innermost to the outermost."""
     if 0 in shape:
@@ -78,17 +51,17 @@ def _are_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], n_bytes: i
 class DeviceView:
     """Pointer, shape, strides in bytes and dtype of an array on a CUDA device; immutable."""
 
-    __slots__ = ("dtype", "is_writeable", "origin", "pointer", "shape", "strides")
+    __slots__ = ("dtype", "origin", "pointer", "shape", "strides", "writeable")
     pointer: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
     origin: Origin
-    is_writeable: bool
+    writeable: bool
 
     def __init__(
         self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any],
-        origin: Origin, is_writeable: bool = True,
+        origin: Origin, writeable: bool = True,
     ) -> None:  # fmt: skip
         # The setters of the slots take half the time of object.__setattr__, which frozen dataclasses call.
         _set_pointer(self, pointer)
@@ -96,7 +69,7 @@ class DeviceView:
         _set_strides(self, strides)
         _set_dtype(self, dtype)
         _set_origin(self, origin)
-        _set_is_writeable(self, is_writeable)
+        _set_writeable(self, writeable)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{name}: a {type(self).__name__} is immutable")
@@ -117,8 +90,24 @@ class DeviceView:
         return self.dtype.itemsize
 
     @property
-    def flags(self) -> Flags:
-        return Flags(self)
+    def flags(self) -> DeviceView:
+        """This descriptor, whose attributes are those flags of `numpy.ndarray` that do not depend on the owner."""
+        return self
+
+    @property
+    def aligned(self) -> bool:
+        unit = self.dtype.alignment
+        return 0 in self.shape or (
+            self.pointer % unit == 0 and all(s % unit == 0 for n, s in zip(self.shape, self.strides) if n > 1)
+        )
+
+    @property
+    def c_contiguous(self) -> bool:
+        return _are_contiguous(self.shape[::-1], self.strides[::-1], self.itemsize)
+
+    @property
+    def f_contiguous(self) -> bool:
+        return _are_contiguous(self.shape, self.strides, self.itemsize)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -159,14 +148,14 @@ class DeviceView:
                 else:
                     raise IndexError(f"index {item} is out of bounds for axis {axis - 1} with size {n}")
                 pointer += start * stride
-        return DeviceView(pointer, tuple(shape), tuple(strides), self.dtype, self.origin, self.is_writeable)
+        return DeviceView(pointer, tuple(shape), tuple(strides), self.dtype, self.origin, self.writeable)
 
     def transpose(self, *axes: Any) -> DeviceView:
         """Permute the axes; without arguments, reverse them."""
         order: Sequence[int] = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
         order = order or range(self.ndim)[::-1]
         shape, strides = (tuple(values[axis] for axis in order) for values in (self.shape, self.strides))
-        return DeviceView(self.pointer, shape, strides, self.dtype, self.origin, self.is_writeable)
+        return DeviceView(self.pointer, shape, strides, self.dtype, self.origin, self.writeable)
 
     @property
     def T(self) -> DeviceView:
@@ -186,7 +175,7 @@ class DeviceView:
         if self.dtype.kind != "c":
             return self
         dtype = np.dtype(f"f{self.itemsize // 2}")
-        return DeviceView(self.pointer, self.shape, self.strides, dtype, self.origin, self.is_writeable)
+        return DeviceView(self.pointer, self.shape, self.strides, dtype, self.origin, self.writeable)
 
     def view(self, dtype: Any) -> DeviceView:
         """The same elements as another dtype of equal size."""
@@ -195,7 +184,7 @@ class DeviceView:
         dtype = np.dtype(dtype)
         if dtype.itemsize != self.itemsize or dtype.hasobject:
             raise TypeError(f"{self!r} cannot be viewed as dtype {dtype}, of another size")
-        return DeviceView(self.pointer, self.shape, self.strides, dtype, self.origin, self.is_writeable)
+        return DeviceView(self.pointer, self.shape, self.strides, dtype, self.origin, self.writeable)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         layout = _FUNCTIONS.get(function)
@@ -208,7 +197,7 @@ class DeviceView:
             self._refuse(name)
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
-    def _refuse(self, operation: str) -> NoReturn:
+    def _refuse(self, operation: str, *arguments: object, **keywords: object) -> NoReturn:
         raise TypeError(
             f"{operation} would read or write elements of {self!r}, which are in a CUDA device's memory; call the "
             "array's own library instead, or copy the array to the host with it"
@@ -218,16 +207,8 @@ class DeviceView:
         return f"<{self.origin.library.name} of shape {self.shape} and dtype {self.dtype}>"
 
 
-def _refused(name: str) -> Callable[..., Any]:
-    def method(self: DeviceView, *args: Any, **keywords: Any) -> Any:
-        self._refuse(name)
-
-    return method
-
-
-_set_pointer, _set_shape, _set_strides, _set_dtype, _set_origin, _set_is_writeable = (
-    getattr(DeviceView, name).__set__
-    for name in ("pointer", "shape", "strides", "dtype", "origin", "is_writeable")
+_set_dtype, _set_origin, _set_pointer, _set_shape, _set_strides, _set_writeable = (
+    getattr(DeviceView, name).__set__ for name in DeviceView.__slots__
 )
 
 for _name in (
@@ -235,7 +216,7 @@ for _name in (
     "__delitem__", "__eq__", "__float__", "__index__", "__int__", "__iter__", "__ne__", "__reduce__",
     "__reduce_ex__", "__setitem__",
 ):  # fmt: skip
-    setattr(DeviceView, _name, _refused(_name))
+    setattr(DeviceView, _name, functools.partialmethod(DeviceView._refuse, _name))
 
 
 def user_array(array: Operand) -> Any:
@@ -250,9 +231,6 @@ def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
         strides.append(itemsize)
         itemsize *= max(n, 1)
     return tuple(reversed(strides))
-
-
-# ---- numpy's functions on device views -------------------------------------------------------------------------
 
 
 def _may_share_memory(a: Any, b: Any, max_work: int | None = None) -> bool:

@@ -6,7 +6,7 @@ only DLPack describes are imported for the public function and its result is exp
 arrays, lists, numbers, views of device memory) goes to the implementation itself::
 
     cumulative_sum(x, ...)            fast path of a plain numpy array, or
-      -> _cumulative_sum(x, ...)      dask    -> the function passed as `dask`
+      -> _cumulative_sum(x, ...)      dask    -> handlers("dask").scan
                                       torch   -> handlers("torch").scan.cumulative_sum
                                       DLPack  -> call_via_dlpack(cumulative_sum, ...)
                                       others  -> the body of _cumulative_sum
@@ -46,23 +46,16 @@ def handlers(library: str) -> Any:
 
 
 def dispatched(
-    *names: str, torch: str, dask: Callable[..., Any] | None = None, not_with_dask: tuple[str, ...] = ()
+    *names: str, torch: str, dask: str | None = None, not_with_dask: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the decorator of the implementation ``_function`` of the public ``function`` of the same module.
 
     The arguments come by position, because to pass a dozen keywords on twice takes 2 us of a call that takes 10:
-    the arrays first, `device` last. With `dask` one more argument, `method`, comes after `device`.
+    the arrays `names` first, `device` last. With `dask` one more argument, `method`, comes after `device`.
 
-    Parameters
-    ----------
-    *names : str
-        The array arguments.
-    torch : str
-        The module of the package for tensors whose ``function`` has the same parameters, without `device`.
-    dask : function, optional
-        Takes the public function, which tasks call for each block, and all arguments by keyword.
-    not_with_dask : tuple of str
-        Keywords that are refused with dask arrays, besides `device`.
+    `torch` is the module of the package for tensors whose ``function`` has the same parameters, without `device`;
+    `dask` is the function of the package for dask arrays, which takes the public function, for its tasks to call
+    on each block, and all arguments by keyword. It takes none of `not_with_dask`, besides `device`.
     """
 
     def decorate(implementation: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,10 +78,9 @@ def dispatched(
                 return implementation(*arguments[:n_parameters])
             if dask is not None and "dask.array" in sys.modules and _arrays.any_dask(*arrays):
                 keywords = dict(zip((*parameters, "method"), arguments))
-                handlers("dask").reject_options(
-                    **{name: keywords.pop(name) for name in (*not_with_dask, "device")}
-                )
-                return dask(namespace[name], **keywords)
+                package = handlers("dask")
+                package.reject_options(**{name: keywords.pop(name) for name in (*not_with_dask, "device")})
+                return getattr(package, dask)(namespace[name], **keywords)
             if len(arguments) > n_parameters:
                 refuse_method(arguments[-1])
             if _arrays.any_torch(array) or _arrays.any_torch(*arrays):

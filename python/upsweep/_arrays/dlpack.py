@@ -16,7 +16,7 @@ import numpy as np
 
 from upsweep._arrays.cupy import CUPY
 from upsweep._arrays.interface import Library
-from upsweep._arrays.libraries import PLAIN, library_of, type_name
+from upsweep._arrays.libraries import PLAIN, any_torch, library_of, type_name
 from upsweep._arrays.torch import TORCH
 
 __all__ = ["any_dlpack_only", "call_via_dlpack"]
@@ -41,15 +41,11 @@ def _is_dlpack_only(value: object) -> bool:
         return False
     if _is_traced(value):
         return True
-    if not (hasattr(type(value), "__dlpack__") and hasattr(type(value), "__dlpack_device__")):
+    if not (hasattr(type(value), "__dlpack__") and hasattr(type(value), "__dlpack_device__")) or any_torch(value):
         return False
-    library = None if _from_dlpack(value) is not None else library_of(value)
-    if library is not None:
-        return False  # described by its interface, and there is no way to export a result
-    cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
-    return not (cupy is not None and isinstance(value, cupy.ndarray)) and not (
-        torch is not None and isinstance(value, torch.Tensor)
-    )
+    library = library_of(value)
+    # An array that an interface describes, too, needs a way to export the result.
+    return library is None or (library is not CUPY and _from_dlpack(value) is not None)
 
 
 def any_dlpack_only(*values: object) -> bool:
@@ -63,12 +59,7 @@ def any_dlpack_only(*values: object) -> bool:
 def call_via_dlpack(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
     """Call the function with its arrays imported through DLPack, and export the result to their library.
 
-    Raises
-    ------
-    TypeError
-        Arrays of two libraries; `out` among them; a library that has no from_dlpack.
-    ValueError
-        Arrays of two devices.
+    All arrays are of one library, which has a from_dlpack, and on one device; `out` is not among them.
     """
     producer = next(value for value in arrays.values() if _is_dlpack_only(value))
     kind = type_name(producer)

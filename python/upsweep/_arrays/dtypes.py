@@ -30,13 +30,7 @@ def name_of(dtype: DType) -> str:
 
 
 def as_dtype(value: DTypeLike) -> DType:
-    """Return the dtype that the argument `dtype` names.
-
-    Raises
-    ------
-    TypeError
-        It names none.
-    """
+    """Return the dtype that the argument `dtype` names."""
     try:
         return np.dtype(value)
     except (TypeError, ValueError, SyntaxError) as error:  # numpy parses strings with commas as Python

@@ -1,7 +1,7 @@
 """Arrays with ``__cuda_array_interface__``, and the base class of the adapters of array libraries.
 
 `Library` describes arrays by version 3 of the interface. It knows nothing else about them, and in particular not
-how to allocate one. The adapters `cupy`, `numba` and `torch` override what their library can do. The CUDA
+how to allocate one. The adapters of numba (here), `cupy` and `torch` override what their library can do. The CUDA
 executors call an adapter for memory, streams and results.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -16,7 +17,10 @@ import numpy as np
 
 from upsweep._arrays.descriptor import Array, DeviceView, Origin, contiguous_strides
 
-__all__ = ["Library"]
+__all__ = ["NUMBA", "AnyDType", "Library", "Shape"]
+
+Shape = tuple[int, ...]
+AnyDType = np.dtype[Any] | str  # a name for dtypes that numpy lacks
 
 
 class Library:
@@ -26,14 +30,10 @@ class Library:
     computes = False  # arrays have arithmetic operators
     transposes = False  # results may have any order of axes in memory
     has_current_stream = False  # all arrays are ordered by the library's current stream
+    numpy_like: Any = None  # the module whose functions have the names and the meaning of numpy's, if there is one
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    @property
-    def numpy_like(self) -> Any:
-        """The module whose functions have the names and the meaning of numpy's; None if there is none."""
-        return None
 
     def on(self, ordinal: int) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which the library creates arrays on this device."""
@@ -70,16 +70,12 @@ class Library:
         return None
 
     def empty(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
-        order: tuple[int, ...] | None = None,
-    ) -> DeviceView:  # fmt: skip
+        self, shape: Shape, dtype: AnyDType, ordinal: int, stream: int, order: Shape | None = None
+    ) -> DeviceView:
         """Describe a `new` array."""
         return self.view(self.new(shape, dtype, ordinal, stream, order), "out")
 
-    def new(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any] | str, ordinal: int, stream: int,
-        order: tuple[int, ...] | None = None,
-    ) -> Any:  # fmt: skip
+    def new(self, shape: Shape, dtype: AnyDType, ordinal: int, stream: int, order: Shape | None = None) -> Any:
         """Allocate an array; `order` lists its axes from the outermost in memory to the innermost."""
         raise TypeError(
             f"out: has to be given, and what goes beyond it cannot be had (return_final, carries), since upsweep "
@@ -131,3 +127,18 @@ def _device_of(pointer: int) -> int:
     if status:
         raise ValueError(f"the CUDA driver knows no memory at {pointer:#x} (error {status})")
     return ordinal.value
+
+
+class _Numba(Library):
+    """The adapter of numba.cuda, which allocates; streams are those of the interface."""
+
+    allocates = True
+
+    def new(self, shape: Shape, dtype: AnyDType, ordinal: int, stream: int, order: Shape | None = None) -> Any:
+        cuda = importlib.import_module("numba.cuda")
+        with cuda.gpus[ordinal]:
+            bound = cuda.external_stream(stream) if stream else 0
+            return cuda.device_array(shape, dtype, stream=bound)
+
+
+NUMBA = _Numba("numba.cuda device array")

@@ -1,21 +1,25 @@
-"""Recognises the library of an array, and finds the device of a call. No array library is imported for that."""
+"""Recognises the library of an array, finds the device of a call, and calls operations of the array's own library.
+
+No array library is imported for that.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from upsweep._arrays.cupy import CUPY
-from upsweep._arrays.descriptor import DeviceView, Operand, Origin, contiguous_strides
-from upsweep._arrays.interface import Library
-from upsweep._arrays.numba import NUMBA
+from upsweep._arrays.descriptor import Array, DeviceView, Operand, Origin, contiguous_strides
+from upsweep._arrays.interface import NUMBA, Library, Shape
 
 __all__ = [
-    "PLAIN", "Placement", "address_on_device", "any_dask", "any_on_device", "any_torch", "common_placement",
-    "device_layout_key", "host_layout_key", "library_of", "on_device", "type_name", "view",
+    "PLAIN", "Placement", "address_on_device", "any_dask", "any_on_device", "any_torch", "broadcast_together",
+    "calculates", "common_placement", "copied", "copy_to_device_of", "device_layout_key", "host_layout_key",
+    "library_of", "namespace", "on_device", "on_device_of", "stacked", "type_name", "view",
 ]  # fmt: skip
 
 # The types of most arguments. All others are examined.
@@ -49,6 +53,8 @@ def any_torch(*values: object) -> bool:
 def any_dask(*values: object) -> bool:
     """Whether one of these is a dask array."""
     dask_array = sys.modules.get("dask.array")
+    if dask_array is None:
+        return False
     kind = getattr(dask_array, "Array", None)  # None while another thread imports the module
     return kind is not None and any(isinstance(value, kind) for value in values)
 
@@ -88,15 +94,11 @@ def view(value: object, name: str) -> DeviceView | None:
     return array
 
 
-def on_device(
-    pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], placement: Placement, owner: object
-) -> DeviceView:  # fmt: skip
+def on_device(pointer: int, shape: Shape, dtype: np.dtype[Any], placement: Placement, owner: object) -> DeviceView:
     """Describe memory of a device as an array in C order, which keeps the owner of the memory alive."""
     origin = Origin(owner, placement.library, placement.ordinal, None)
     return DeviceView(pointer, shape, contiguous_strides(shape, dtype.itemsize), dtype, origin)
 
-
-# ---- keys of cached calls --------------------------------------------------------------------------------------
 
 _ALIGNED_OR_WRITEABLE = 0x100 | 0x400  # numpy's flags of an array
 
@@ -123,19 +125,8 @@ def address_on_device(value: Any, library: Library) -> int:
     return value.pointer if type(value) is DeviceView else library.address(value)
 
 
-# ---- the device of a call --------------------------------------------------------------------------------------
-
-
 def common_placement(named: dict[str, Operand | None]) -> Placement | None:
-    """Return the library and device of all arrays of a call; None for the host. 0-d host arrays go with any.
-
-    Raises
-    ------
-    TypeError
-        Arrays of two libraries, or of the host and of a device.
-    ValueError
-        Arrays of two devices.
-    """
+    """Return the library and device of all arrays of a call; None for the host. 0-d host arrays go with any."""
     for array in named.values():
         if isinstance(array, DeviceView):
             break
@@ -164,3 +155,60 @@ def common_placement(named: dict[str, Operand | None]) -> Placement | None:
         if ordinal != expected:
             raise ValueError(f"{name}: is on CUDA device {ordinal}, {first} on CUDA device {expected}")
     return Placement(library, next(iter(placed.values()), 0))
+
+
+# ---- operations of the arrays' own library ---------------------------------------------------------------------
+
+
+def namespace(array: Any) -> Any:
+    """Return the module with the array API's functions: torch, or the module that the array names."""
+    return sys.modules["torch"] if any_torch(array) else array.__array_namespace__()
+
+
+def broadcast_together(x: Any, flags: Any) -> tuple[Any, Any]:
+    """Broadcast x, which may be a list, and flags to one shape; flags may be None."""
+    x = x if hasattr(x, "shape") else np.asarray(x)
+    if flags is None:
+        return x, None
+    is_torch = any_torch(x, flags)
+    x, flags = (sys.modules["torch"].broadcast_tensors if is_torch else namespace(x).broadcast_arrays)(x, flags)
+    return x, flags
+
+
+def stacked(arrays: Sequence[Any], axis: int) -> Any:
+    """Stack arrays of one shape along a new axis."""
+    if any_torch(*arrays):
+        return sys.modules["torch"].stack(tuple(arrays), axis)
+    library = library_of(arrays[0])
+    return np.stack(arrays, axis) if library is None else library.stack(arrays, axis)
+
+
+def copy_to_device_of(like: Any, array: Array) -> Any:
+    """Copy a short host array to the library and the device of `like`, a tensor or a device view."""
+    if any_torch(like):
+        torch = sys.modules["torch"]
+        return torch.from_numpy(array).to(like.device)
+    assert isinstance(like, DeviceView)
+    copy = like.origin.library.to_device(array, like.origin.ordinal or 0)
+    if copy is None:
+        raise TypeError(f"upsweep does not know how to make a {like.origin.library.name} of an array of numpy")
+    return copy
+
+
+def copied(array: Any) -> Any:
+    """Return a copy, which does not keep the memory alive that the array is a view of."""
+    return array.clone() if any_torch(array) else array.copy()
+
+
+def on_device_of(array: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which numpy's functions on this array create results on its device."""
+    library = library_of(array)
+    if library is None:
+        return contextlib.nullcontext()
+    return library.on(library.view(array, "array").origin.ordinal or 0)
+
+
+def calculates(array: Any) -> bool:
+    """Whether the array is on a device and its library implements numpy's functions."""
+    library = library_of(array)
+    return library is not None and library.numpy_like is not None

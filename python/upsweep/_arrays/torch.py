@@ -14,7 +14,7 @@ import numpy as np
 
 from upsweep._arrays.descriptor import Array, DeviceView, Origin
 from upsweep._arrays.dtypes import name_of
-from upsweep._arrays.interface import Library
+from upsweep._arrays.interface import AnyDType, Library, Shape
 
 __all__ = ["TORCH"]
 
@@ -45,10 +45,7 @@ class _Torch(Library):
     def _dtype(self, dtype: np.dtype[Any] | str) -> Any:
         return getattr(self.torch, dtype if isinstance(dtype, str) else name_of(dtype))
 
-    def new(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any] | str, ordinal: int, stream: int,
-        order: tuple[int, ...] | None = None,
-    ) -> Any:  # fmt: skip
+    def new(self, shape: Shape, dtype: AnyDType, ordinal: int, stream: int, order: Shape | None = None) -> Any:
         return self.torch.empty(shape, dtype=self._dtype(dtype), device=f"cuda:{ordinal}")
 
     def address(self, array: Any) -> int:

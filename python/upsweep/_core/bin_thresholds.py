@@ -46,17 +46,12 @@ def edge_thresholds(edges: Array, dtype: DType, common: DType) -> Array:
         return _of_integer_keys(values, dtype)
     with np.errstate(all="ignore"):
         values[-1:] = np.nextafter(values[-1:], common.type(np.inf))
-        if common == key or np.can_cast(common, key):
-            thresholds = values.astype(key, copy=False)
-        else:
-            thresholds = _rounded_up(values, key)
+        thresholds = values.astype(key, copy=False)
+        if common != key and not np.can_cast(common, key):  # rounded up
+            is_less = thresholds.astype(common) < values
+            thresholds = np.where(is_less, np.nextafter(thresholds, key.type(np.inf)), thresholds)
     # No element lies above a last bin that includes infinity.
     return thresholds[:-1] if edges[-1] == np.inf else thresholds
-
-
-def _rounded_up(values: Array, key: DType) -> Array:
-    near = values.astype(key)
-    return np.where(near.astype(values.dtype) < values, np.nextafter(near, key.type(np.inf)), near)
 
 
 def _of_integers(values: Array, key: DType) -> Array:
@@ -66,7 +61,8 @@ def _of_integers(values: Array, key: DType) -> Array:
             return values[:-1].astype(key)
         return np.concatenate((values[:-1], values[-1:] + 1)).astype(key)
     # The keys represent all elements exactly, so that none lies outside this range.
-    low, high = (max(-_EXACT[key], np.iinfo(values.dtype).min), min(_EXACT[key] - 1, np.iinfo(values.dtype).max))
+    limits = np.iinfo(values.dtype)
+    low, high = max(-_EXACT[key], limits.min), min(_EXACT[key] - 1, limits.max)
     clipped = np.clip(values, int(low), int(high)).astype(key)
     clipped[-1] += 1
     return clipped
@@ -78,9 +74,7 @@ def _of_integer_keys(values: Array, dtype: DType) -> Array:
     least = np.ceil(values)
     least[-1] = np.floor(values[-1]) + 1
     if np.abs(least).max() <= _EXACT[_FLOAT64]:
-        if key.kind == "u":
-            least = np.maximum(least, 0)
-        return least.astype(key)
+        return (np.maximum(least, 0) if key.kind == "u" else least).astype(key)
     last = values.size - 1
 
     def reaches(x: Array, at: Array) -> Array:
@@ -89,9 +83,6 @@ def _of_integer_keys(values: Array, dtype: DType) -> Array:
         return reached
 
     return _bisect(reaches, values.size, dtype)
-
-
-# ---- uniform bins: numpy's rule --------------------------------------------------------------------------------
 
 
 def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Array:
@@ -155,9 +146,6 @@ def _numpy_slots(x: Array, edges: Array, first: Any, last: Any) -> Array:
         return np.where(x >= first, slots, 0)
 
 
-# ---- linear bins: torch's rule -------------------------------------------------------------------------------
-
-
 def linear_thresholds(
     low: Any, high: Any, n_bins: int, dtype: DType, fill_thresholds: Callable[[Array, Array], None]
 ) -> Array:
@@ -199,18 +187,14 @@ def _of_rationals(low: float, high: float, n_bins: int, dtype: DType) -> Array:
     return np.array(reachable, key_dtype(dtype))
 
 
-# ---- bisection -------------------------------------------------------------------------------------------------
-
-
 def _bisect(reaches: Callable[[Array, Array], Array], count: int, dtype: DType) -> Array:
     """Return for each of `count` slots the least number of the dtype that reaches it; omit unreachable slots.
 
     ``reaches(x, slot)`` compares arrays of equal length elementwise.
     """
     slots = np.arange(count)
-    top = _ordinal(np.array([np.iinfo(dtype).max if dtype.kind in "iu" else np.inf], dtype))
-    bottom = _ordinal(np.array([np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf], dtype))
-    low, high = np.repeat(bottom, count), np.repeat(top, count)
+    ends = [np.iinfo(dtype).min, np.iinfo(dtype).max] if dtype.kind in "iu" else [-np.inf, np.inf]
+    low, high = (np.repeat(end, count) for end in _ordinal(np.array(ends, dtype)))
     reachable = reaches(_number(high, dtype), slots)
     while (low < high).any():
         middle = (low >> 1) + (high >> 1) + (low & high & 1)  # the sum of the two may overflow

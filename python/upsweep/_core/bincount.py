@@ -23,8 +23,10 @@ from upsweep._core.scan import check_out
 
 __all__ = [
     "Count", "check_memory", "device_result_dtype", "key_error", "memory_error", "normalise_count",
-    "outside_error", "too_many_bins",
+    "outside_error",
 ]  # fmt: skip
+
+DType = np.dtype[Any]
 
 
 @dataclass
@@ -46,8 +48,8 @@ class Count:
     least: int
     axis: int
     drop: bool
-    accumulator: np.dtype[Any]
-    dtype: np.dtype[Any]
+    accumulator: DType
+    dtype: DType
     out: Operand | None = None
     accumulate: bool = False
     deterministic: bool = False
@@ -82,19 +84,10 @@ class Count:
 
 
 def normalise_count(
-    x: ArrayLike,
-    weights: ArrayLike | None,
-    minlength: object,
-    *,
-    length: object,
-    axis: object,
-    out: Operand | None,
-    accumulate: bool,
-    dtype: DTypeLike | None,
-    invalid: object,
-    deterministic: bool,
+    x: ArrayLike, weights: ArrayLike | None, minlength: object, *, length: object, axis: object,
+    out: Operand | None, accumulate: bool, dtype: DTypeLike | None, invalid: object, deterministic: bool,
     return_invalid: bool,
-) -> Count:
+) -> Count:  # fmt: skip
     """Check all arguments that describe the count."""
     drop = checks.check_count_keywords(invalid, return_invalid, accumulate, out)
     nothing = isinstance(x, (list, tuple)) and len(x) == 0
@@ -119,14 +112,12 @@ def normalise_count(
     return count
 
 
-def _dtypes(
-    keys: Operand, weights: Operand | None, dtype: DTypeLike | None
-) -> tuple[np.dtype[Any], np.dtype[Any]]:
+def _dtypes(keys: Operand, weights: Operand | None, dtype: DTypeLike | None) -> tuple[DType, DType]:
     """Return the dtypes of the accumulator and of the result."""
     explicit = None if dtype is None else _arrays.as_dtype(dtype)
     if explicit is not None and explicit.kind not in "iufc":
         raise TypeError(f"dtype: expected integers, real or complex floating numbers, got {explicit}")
-    accumulator: np.dtype[Any]
+    accumulator: DType
     if weights is None or keys.size == 0:
         # numpy returns integers where there are no keys, whatever the dtype of the weights.
         accumulator = np.dtype(np.int64)
@@ -134,9 +125,8 @@ def _dtypes(
         checks.check_imaginary(weights, explicit is None or explicit.kind == "c", explicit)
         accumulator = np.dtype(np.complex128)
     elif explicit is not None and explicit.kind in "iu" and weights.dtype.kind in "biu":
-        accumulator = np.dtype(
-            np.uint64 if explicit.kind == "u" else np.int64
-        )  # equal bits: sums are modulo 2**64
+        # Equal bits: sums are modulo 2**64.
+        accumulator = np.dtype(np.uint64 if explicit.kind == "u" else np.int64)
     else:
         accumulator = np.dtype(np.float64)
     default = np.dtype(np.intp) if accumulator == np.int64 else accumulator
@@ -176,25 +166,16 @@ _CHECK_ABOVE = 1 << 22  # numbers; all machines have memory for fewer
 
 
 def check_memory(count: Count, n_bins: int, limit: Callable[[], int | None], *, largest_key: bool) -> None:
-    """Refuse a result larger than memory: with overcommit, writing to it would end the process."""
-    if _numbers(count, n_bins) < _CHECK_ABOVE:
-        return
-    error = too_many_bins(count, n_bins, limit(), largest_key)
-    if error is not None:
-        raise error
+    """Refuse a result larger than memory: with overcommit, writing to it would end the process.
 
-
-def _numbers(count: Count, n_bins: int) -> int:
-    """Count the numbers of a result; zero rows or sums count as one, because bins are limited, too."""
-    return max(math.prod(count.rows), 1) * n_bins * max(math.prod(count.sums), 1)
-
-
-def too_many_bins(count: Count, n_bins: int, limit: int | None, largest_key: bool) -> MemoryError | None:
-    """Return the error if the result does not fit into memory of `limit` bytes; None means an unknown limit."""
-    n_bytes = _numbers(count, n_bins) * max(count.accumulator.itemsize, count.dtype.itemsize)
-    if n_bytes <= (np.iinfo(np.intp).max if limit is None else limit):
-        return None
-    return memory_error(count.size_argument(largest_key), n_bins, n_bytes, limit)
+    `limit` returns the bytes of memory, or None where they are unknown.
+    """
+    # Zero rows or sums count as one, because bins are limited, too.
+    n_numbers = max(math.prod(count.rows), 1) * n_bins * max(math.prod(count.sums), 1)
+    if n_numbers >= _CHECK_ABOVE:
+        n_bytes, available = n_numbers * max(count.accumulator.itemsize, count.dtype.itemsize), limit()
+        if n_bytes > (np.iinfo(np.intp).max if available is None else available):
+            raise memory_error(count.size_argument(largest_key), n_bins, n_bytes, available)
 
 
 def memory_error(name: str, n_bins: int, n_bytes: int, limit: int | None) -> MemoryError:

@@ -21,9 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
-
-
-# ---- scans -----------------------------------------------------------------------------------------------------
+CanHold = Callable[[Any, Any], bool]  # whether a state of one dtype can be set to a value of another
 
 
 def common_shape(named: dict[str, Any], broadcast: Callable[..., Any] = np.broadcast_shapes) -> Any:
@@ -56,9 +54,7 @@ def check_reset(dtype: Any, bool_dtype: Any) -> None:
         raise TypeError(f"reset: expected an array of bool, got dtype {dtype}")
 
 
-def check_state(
-    name: str, array: Any, state_shape: Shape, dtype: Any, can_hold: Callable[[Any, Any], bool]
-) -> None:
+def check_state(name: str, array: Any, state_shape: Shape, dtype: Any, can_hold: CanHold) -> None:
     """Raise for an initial state of too many axes, or of a kind that states of this dtype cannot hold."""
     if array.ndim > len(state_shape):
         raise ValueError(
@@ -71,17 +67,13 @@ def check_state(
 
 def state_shape_error(name: str, shape: Shape, state_shape: Shape) -> ValueError:
     """Return the error for an initial state that does not broadcast."""
-    return ValueError(
-        f"{name}: shape {tuple(shape)} does not broadcast to the state's {tuple(state_shape)}"
-    )  # fmt: skip
+    return ValueError(f"{name}: shape {tuple(shape)} does not broadcast to the state's {tuple(state_shape)}")
 
 
 def check_carry_state(
-    state: Any,
-    value: Any,
-    can_hold: Callable[[Any, Any], bool],
+    state: Any, value: Any, can_hold: CanHold,
     broadcast: Callable[..., Any] = np.broadcast_shapes,
-) -> None:
+) -> None:  # fmt: skip
     """Raise unless a carry with this value can be applied to the state."""
     if not can_hold(value.dtype, state.dtype):
         raise TypeError(f"state: {state.dtype} cannot be held by a carry of dtype {value.dtype}")
@@ -109,9 +101,6 @@ def check_window_gamma(window: int | None, gates: Any, gamma: Any) -> None:
     if window and gates is not None:
         shape = tuple(gamma.shape)
         raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {shape}")
-
-
-# ---- counts ----------------------------------------------------------------------------------------------------
 
 
 def check_count_keywords(invalid: object, return_invalid: bool, accumulate: bool, out: object) -> bool:
@@ -189,9 +178,6 @@ def bins_of_out(out: Any, n_bins: Any, shape: Shape, axis: int, minimum: int) ->
     if n_bins < minimum:
         raise ValueError(f"out: has {n_bins} bins, fewer than minlength={minimum}")
     return n_bins
-
-
-# ---- results ---------------------------------------------------------------------------------------------------
 
 
 def check_output(out: Any, shape: Any, dtype: Any, called: str = "out") -> None:

@@ -5,22 +5,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
-__all__ = ["ArrayOps", "array_ops"]
+__all__ = ["ArrayOps"]
 
 _MORTON_BITS = 62  # bits of a nonnegative int64, with one to spare
-
-
-def array_ops(*values: Any) -> ArrayOps:
-    """Return the operations for cupy if one of these is a cupy array, else for numpy."""
-    cupy = sys.modules.get("cupy")
-    if cupy is not None and any(isinstance(value, cupy.ndarray) for value in values):
-        return ArrayOps(cupy)
-    return ArrayOps(np)
 
 
 class ArrayOps:
@@ -28,23 +19,17 @@ class ArrayOps:
 
     MIN_WEIGHT: float | None = None
 
-    def __init__(self, xp: Any) -> None:
-        self.xp = xp
-
-    # ---- arguments ---------------------------------------------------------------------------------------------
+    def __init__(self, xp: Any, **where: Any) -> None:
+        self.xp, self.where = xp, where  # the module, and its keywords for a new array on the device
 
     def array(self, x: Any) -> Any:
-        return self.xp.asarray(x)
+        return self.xp.asarray(x, **self.where)
 
     def points(self, x: Any, name: str) -> Any:
-        x = self.xp.asarray(x)
-        self.check_points(x, name)
-        return x
-
-    @staticmethod
-    def check_points(x: Any, name: str) -> None:
+        x = self.array(x)
         if x.ndim != 2:
             raise ValueError(f"{name}: expected points in two axes, (M, D), got shape {tuple(x.shape)}")
+        return x
 
     def labels(self, lab: Any) -> Any:
         lab = self.xp.asarray(lab).ravel()
@@ -53,38 +38,33 @@ class ArrayOps:
         return lab if lab.size else lab.astype(np.int64)
 
     def integers(self, x: Any) -> Any:
-        return self.to_integers(self.xp.asarray(x).ravel())
+        return self.to_integers(self.array(x).reshape(-1))
 
     def to_integers(self, x: Any) -> Any:
-        return x.astype(np.int64)
+        return self.xp.asarray(x, dtype=self.xp.int64)
 
     def at_least(self, weights: Any, least: float) -> Any:
         return self.xp.maximum(weights, least)
 
     def at_labels(self, totals: Any, lab: Any, name: str) -> Any:
         """Check that the argument has a number for each label."""
-        if lab.shape[0] and int(lab.max()) >= totals.shape[0]:
-            raise ValueError(
-                f"{name}: expected one for each of {int(lab.max()) + 1} labels, got {totals.shape[0]}"
-            )
+        n_labels = int(lab.max()) + 1 if lab.shape[0] else 0
+        if n_labels > totals.shape[0]:
+            raise ValueError(f"{name}: expected one for each of {n_labels} labels, got {totals.shape[0]}")
         return totals
 
-    # ---- arrays ------------------------------------------------------------------------------------------------
-
     def zeros(self, n: int) -> Any:
-        return self.xp.zeros(n, np.int64)
+        return self.xp.zeros(n, dtype=self.xp.int64, **self.where)
 
     def arange(self, n: int) -> Any:
-        return self.xp.arange(n, dtype=np.int64)
+        return self.xp.arange(n, dtype=self.xp.int64, **self.where)
 
     def stack(self, *columns: Any) -> Any:
-        return self.xp.stack(columns, axis=1)
+        return self.xp.stack(columns, 1)
 
     def floats(self, totals: Any, like: Any) -> Any:
         """Convert the weights of clusters: to float64, as KeOps does for numpy."""
         return totals.astype(np.float64)
-
-    # ---- sorting and counting ----------------------------------------------------------------------------------
 
     def ranks(self, x: Any) -> tuple[Any, int]:
         """Return the rank of each element among the distinct values, and the number of these."""
@@ -98,7 +78,7 @@ class ArrayOps:
         return self.stable_order(-x)
 
     def cumulative_sum(self, x: Any) -> Any:
-        return self.xp.cumsum(x, dtype=np.int64)
+        return self.xp.cumsum(x, 0, dtype=self.xp.int64)
 
     def count(self, lab: Any) -> Any:
         if lab.shape[0] and int(lab.min()) < 0:
@@ -121,10 +101,8 @@ class ArrayOps:
 
     def rows_of_matrix(self, keep: Any) -> tuple[Any, Any]:
         """Return the number of entries set up to the end of each row, and the column of each entry."""
-        keep = self.xp.asarray(keep).astype(bool)
-        return self.cumulative_sum(keep.sum(axis=1)), self.xp.nonzero(keep)[1]
-
-    # ---- cells and curves --------------------------------------------------------------------------------------
+        keep = keep != 0
+        return self.cumulative_sum(keep.sum(1)), self.xp.where(keep)[1]
 
     def cells(self, points: Any, size: Any) -> Any:
         size = self.xp.asarray(size)
@@ -184,14 +162,10 @@ class ArrayOps:
 
     def extent(self, points: Any) -> tuple[Any, Any]:
         """Return the least and the largest coordinates, which must be finite."""
-        low, high = points.min(axis=0), points.max(axis=0)
-        self.check_finite(self.xp.isfinite(low).all() and self.xp.isfinite(high).all())
-        return low, high
-
-    @staticmethod
-    def check_finite(all_finite: Any) -> None:
-        if not bool(all_finite):
+        low, high = self.xp.amin(points, 0), self.xp.amax(points, 0)
+        if not bool(self.xp.isfinite(low).all() and self.xp.isfinite(high).all()):
             raise ValueError("x: expected finite coordinates")
+        return low, high
 
     def leaf_order(self, points: Any, n_leaves: int) -> Any:
         """Return the order of the leaves of a tree that halves points along their widest coordinate.

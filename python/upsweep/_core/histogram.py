@@ -58,10 +58,10 @@ def as_numbers(x: ArrayLike) -> Operand:
     return numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers
 
 
-def as_weights(weights: ArrayLike, x: Operand) -> Operand:
+def as_weights(weights: ArrayLike | None, x: Operand) -> Operand | None:
     """Return the weights, which must have x's shape."""
-    array = _arrays.as_operand(weights, "weights")
-    if array.shape != x.shape:
+    array = None if weights is None else _arrays.as_operand(weights, "weights")
+    if array is not None and array.shape != x.shape:
         raise ValueError(f"weights: weights should have the same shape as x: {array.shape} and {x.shape}")
     return array
 
@@ -71,13 +71,13 @@ def as_count(bins: object) -> int:
     n_bins = as_integer(bins, "bins", "`bins` must be an integer, a string, or an array")
     if n_bins < 1:
         raise ValueError(f"bins: `bins` must be positive, when an integer, got {n_bins}")
-    _check_max_bins(n_bins)
-    return n_bins
+    return _check_max_bins(n_bins)
 
 
-def _check_max_bins(n_bins: int) -> None:
+def _check_max_bins(n_bins: int) -> int:
     if n_bins > _MAX_BINS:
         raise ValueError(f"bins: expected at most 2**30, got {n_bins}")
+    return n_bins
 
 
 def explicit_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Operand, Operand]:
@@ -107,11 +107,9 @@ def uniform_edges(
     x: Operand, bins: Any, ends: tuple[Any, Any] | None, weights: Operand | None, find_extremes: FindExtremes
 ) -> tuple[Operand, Operand]:
     """Return the edges of bins of equal width, and their thresholds. `ends` is the argument `range`."""
-    if not isinstance(bins, str):
-        bins = as_count(bins)
+    bins = bins if isinstance(bins, str) else as_count(bins)
     first, last = _data_range(x, find_extremes) if ends is None else _as_range(ends)
-    if isinstance(bins, str):
-        bins = _bins_of_rule(x, bins, ends, weights)
+    bins = _bins_of_rule(x, bins, ends, weights) if isinstance(bins, str) else bins
     if first == last:
         first, last = first - 0.5, last + 0.5
     try:
@@ -135,9 +133,8 @@ def _bins_of_rule(x: Operand, rule: str, ends: tuple[Any, Any] | None, weights: 
     if isinstance(x, DeviceView):
         raise TypeError(f"bins: the rule {rule!r} needs elements in the host's memory; give a number, or edges")
     if weights is not None:
-        raise TypeError(
-            f"bins: Automated estimation of the number of bins is not supported for weighted data: {rule!r}"
-        )
+        what = "Automated estimation of the number of bins"
+        raise TypeError(f"bins: {what} is not supported for weighted data: {rule!r}")
     try:
         return int(np.histogram_bin_edges(x, rule, ends).size) - 1
     except ValueError as error:
@@ -222,6 +219,7 @@ def _as_finite(value: Any, name: str) -> Any:
         number = _as_end(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: expected a real number, got {value!r}") from None
-    if not np.isfinite(number):
+    is_python = type(number) is float or type(number) is int  # numpy's function takes ten times as long
+    if not (math.isfinite(number) if is_python else np.isfinite(number)):
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
     return number

@@ -8,14 +8,7 @@ import numpy as np
 
 from upsweep._arrays import DeviceView, Operand
 
-__all__ = [
-    "address",
-    "have_same_memory",
-    "merge_axes",
-    "moveaxis",
-    "overlap",
-    "overlaps_itself",
-]
+__all__ = ["address", "have_same_memory", "merge_axes", "moveaxis", "overlap", "overlaps_itself"]
 
 
 def moveaxis(array: Operand, source: int, destination: int) -> Operand:
@@ -56,11 +49,8 @@ def address(array: Operand) -> int:
 
 def have_same_memory(a: Operand, b: Operand) -> bool:
     """Whether two arrays have the same elements at the same addresses."""
-    return (
-        address(a) == address(b)
-        and a.shape == b.shape
-        and a.dtype == b.dtype
-        and all(n <= 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides))
+    return (address(a), a.shape, a.dtype) == (address(b), b.shape, b.dtype) and all(
+        n <= 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides)
     )
 
 

@@ -72,23 +72,10 @@ class Scan:
         return self.accumulator
 
 
-def _without_axis(array: Operand, axis: int, shape: tuple[int, ...]) -> Operand:
-    """Broadcast `array`, which is constant along `axis`, to `shape`, and remove the axis."""
-    whole = np.broadcast_to(array, shape[:axis] + (1,) + shape[axis + 1 :])
-    return whole[(slice(None),) * axis + (0, ...)]
-
-
 def normalise(
-    name: str,
-    x: Operand,
-    factor_name: str | None,
-    factor: Operand | None,
-    dtype: np.dtype[Any],
-    *,
-    axis: object,
-    reset: object,
-    initial: object,
-) -> Scan:
+    name: str, x: Operand, factor_name: str | None, factor: Operand | None, dtype: np.dtype[Any], *, axis: object,
+    reset: object, initial: object,
+) -> Scan:  # fmt: skip
     """Broadcast x, its factor (gamma or gates) and reset without copies.
 
     A factor that is constant along the axis becomes `gamma`; any other one is `gates`.
@@ -112,7 +99,9 @@ def normalise(
     if factor is not None:
         padded = factor[(np.newaxis,) * (len(shape) - factor.ndim) + (...,)]
         if padded.shape[index] == 1 or (padded.strides[index] == 0 and padded.size):
-            scan.gamma = _without_axis(padded[(slice(None),) * index + (slice(0, 1),)], index, shape)
+            before: tuple[Any, ...] = (slice(None),) * index
+            constant = np.broadcast_to(padded[(*before, slice(0, 1))], (*shape[:index], 1, *shape[index + 1 :]))
+            scan.gamma = constant[(*before, 0, ...)]
         else:
             scan.gates = np.broadcast_to(factor, shape)
     if state is not None:
@@ -133,9 +122,7 @@ def check_overlap(out: Operand, inputs: Iterable[tuple[str, Operand]], called: s
             raise ValueError(f"{called}: overlaps {name} in memory without being the same array")
 
 
-def _as_target(
-    out: object, inputs: dict[str, Operand | None], placement: Placement | None, called: str
-) -> Operand:
+def _as_target(out: object, inputs: dict[str, Operand], placement: Placement | None, called: str) -> Operand:
     if placement is None:
         if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix)):
             raise TypeError(f"{called}: expected a numpy.ndarray, got {_arrays.type_name(out)}")
@@ -149,15 +136,9 @@ def _as_target(
 
 
 def check_out(
-    out: object,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    inputs: dict[str, Operand | None],
-    in_place: tuple[str, ...] = (),
-    placement: Placement | None = None,
-    *,
-    called: str = "out",
-) -> Operand:
+    out: object, shape: tuple[int, ...], dtype: np.dtype[Any], inputs: dict[str, Operand | None],
+    in_place: tuple[str, ...] = (), placement: Placement | None = None, *, called: str = "out",
+) -> Operand:  # fmt: skip
     """Return `out` as a plain ndarray or a device view, if the result may be written to it.
 
     `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element. Errors
@@ -166,19 +147,13 @@ def check_out(
     target = _as_target(out, inputs, placement, called)
     checks.check_output(target, shape, dtype, called)
     checks.check_writeable(target, called)
-    check_overlap(
-        target,
-        (
-            (name, array)
-            for name, array in inputs.items()
-            if array is not None and array.size and not (name in in_place and have_same_memory(target, array))
-        ),
-        called,
+    others = (
+        (name, array)
+        for name, array in inputs.items()
+        if array is not None and array.size and not (name in in_place and have_same_memory(target, array))
     )
+    check_overlap(target, others, called)
     return target
-
-
-# ---- the public scans ------------------------------------------------------------------------------------------
 
 
 def sum_problem(x: Any, dtype: DTypeLike | None, axis: object, reset: object, initial: object) -> Scan:
@@ -203,9 +178,7 @@ def _sum_dtype(x: Operand, dtype: DTypeLike | None) -> np.dtype[Any]:
     return x.dtype.newbyteorder("=")
 
 
-def discounted_problem(
-    x: Any, gamma: Any, axis: object, reset: object, initial: object, window: int | None = None
-) -> Scan:
+def discounted_problem(x: Any, gamma: Any, axis: Any, reset: Any, initial: Any, window: int | None = None) -> Scan:
     """Return the checked discounted sum, of x's dtype: gamma never widens it, but makes it complex."""
     terms, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
     dtype = _arrays.inexact_dtype(terms.dtype)
@@ -218,10 +191,9 @@ def discounted_problem(
 def recurrence_problem(gates: Any, tokens: Any, axis: object, reset: object, initial: object) -> Scan:
     """Return the checked recurrence, of the dtype that gates and tokens promote to."""
     factor, terms = _arrays.as_operand(gates, "gates"), _arrays.as_operand(tokens, "tokens")
-    dtype = _arrays.result_dtype(
-        *(
-            value if isinstance(value, (int, float, complex)) and not isinstance(value, np.generic) else array
-            for value, array in ((gates, factor), (tokens, terms))
-        )
+    weak = (
+        value if isinstance(value, (int, float, complex)) and not isinstance(value, np.generic) else array
+        for value, array in ((gates, factor), (tokens, terms))
     )
+    dtype = _arrays.result_dtype(*weak)
     return normalise("tokens", terms, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)

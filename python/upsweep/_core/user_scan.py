@@ -17,15 +17,9 @@ import numpy as np
 from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.recurrences.associative import Monoid, find_linear, find_monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence, with_constants
+from upsweep._core.layout import moveaxis
 
-__all__ = [
-    "Explanation",
-    "ScanSpec",
-    "choose_path",
-    "moveaxis",
-    "repeated_number",
-    "with_host_numbers",
-]
+__all__ = ["Explanation", "ScanSpec", "choose_path", "repeated_number", "with_host_numbers"]
 
 
 @dataclass(frozen=True)
@@ -61,15 +55,6 @@ class ScanSpec:
         return array[::-1] if self.reverse else array
 
 
-def moveaxis(array: Array, source: int, target: int) -> Array:
-    """np.moveaxis, of device views too."""
-    if source == target:
-        return array
-    axes = [d for d in range(array.ndim) if d != source]
-    axes.insert(target, source)
-    return array.transpose(axes)
-
-
 def with_host_numbers(recurrence: Recurrence, inputs: Sequence[Array]) -> Recurrence:
     """The recurrence of a scan on a device, with inputs in the host's memory, one number each, as constants."""
     return with_constants(
@@ -84,9 +69,6 @@ def repeated_number(array: Array) -> float:
     return float(array[(0,) * array.ndim])
 
 
-# ---- paths -----------------------------------------------------------------------------------------------------
-
-
 class Explanation(NamedTuple):
     """How a scan runs: `path` is "parallel in time" or "sequential in time"."""
 
@@ -97,30 +79,12 @@ class Explanation(NamedTuple):
         return f"{self.path}: {self.why}"
 
 
-class _Thresholds(NamedTuple):
-    """From how many columns on, or below how many steps, time runs sequentially; and how `explain` says it."""
-
-    columns: int
-    length: int
-    many: str
-    short: str
-    few: str
-
-
-# Fewer columns than this leave lanes of a vector empty; then cutting time is worth it, if there are enough steps.
-_HOST = _Thresholds(
-    8,
-    4096,
-    "{} columns are enough to run in parallel ({} are)",
-    "{} steps are few (below {})",
-    "columns are few ({})",
-)
+# From how many columns on, or below how many steps, time runs sequentially. On the host fewer columns leave lanes
+# of a vector empty; then cutting time is worth it, if there are enough steps.
+_HOST = 8, 4096
 # Some tens of thousands of columns fill a device. From 8192 on, reading the inputs once, one thread for a column,
 # is as fast as reading them twice in chunks of time, of which the second pass writes. Cutting costs three kernels.
-_DEVICE = _Thresholds(
-    8192, 1024, "{} columns fill a device ({} do)", "{} steps are few (below {} on a device)",
-    "columns are few for a device ({})",
-)  # fmt: skip
+_DEVICE = 8192, 1024
 
 
 def choose_path(
@@ -128,28 +92,24 @@ def choose_path(
 ) -> tuple[Monoid | None, Explanation]:
     """Choose how to run: with a monoid time is parallel, with None it is sequential.
 
-    Parameters
-    ----------
-    spec : ScanSpec
-        Of a scan on a device, after `with_host_numbers`.
-    on_device : bool
-        Whether a CUDA device runs it.
-    are_plain : bool
-        Whether `linear_recurrence` takes the dtypes of the inputs, and returns those of the results.
+    The spec of a scan on a device is that after `with_host_numbers`. `are_plain` says whether `linear_recurrence`
+    takes the dtypes of the inputs, and returns those of the results.
     """
     n_columns = math.prod(spec.columns)
     monoid, why = find_monoid(spec.recurrence)
     if monoid is None:
         return None, Explanation("sequential in time", why)
-    limits = _DEVICE if on_device else _HOST
+    columns, length = _DEVICE if on_device else _HOST
     why_not = ""
-    if n_columns >= limits.columns:
-        why_not = limits.many.format(n_columns, limits.columns)
-    elif spec.length < limits.length:
-        why_not = limits.short.format(spec.length, limits.length)
+    if n_columns >= columns:
+        enough = f"fill a device ({columns} do)" if on_device else f"are enough to run in parallel ({columns} are)"
+        why_not = f"{n_columns} columns {enough}"
+    elif spec.length < length:
+        why_not = f"{spec.length} steps are few (below {length}{' on a device' * on_device})"
     if on_device and are_plain and find_linear(spec.recurrence) is not None:
         linear = "the update is gates * state + tokens, a linear_recurrence, whose kernels run it"
         return None if why_not else monoid, Explanation("parallel in time", linear)
     if why_not:
         return None, Explanation("sequential in time", f"{why}, but {why_not}")
-    return monoid, Explanation("parallel in time", f"{why}, and {limits.few.format(n_columns)}")
+    few = f"columns are few{' for a device' * on_device} ({n_columns})"
+    return monoid, Explanation("parallel in time", f"{why}, and {few}")

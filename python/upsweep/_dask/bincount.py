@@ -57,7 +57,7 @@ def _add_invalid(totals: list[Counted]) -> tuple[None, Any]:
 
 
 def _n_invalid(totals: list[Counted]) -> Any:
-    n_invalid = sum(n for _, n in totals)
+    n_invalid = _add_invalid(totals)[1]
     return n_invalid if _arrays.any_on_device(n_invalid) else np.asarray(n_invalid, np.int64)
 
 
@@ -105,8 +105,6 @@ def bincount(
     if not return_invalid:
         return graph.array(name, results, chunks, checked.dtype)
     key = (f"bincount-invalid-{token}",)
-    invalid_task = Task(
-        key, _n_invalid, graph.reduce_groups(f"bincount-invalid-part-{token}", _add_invalid, totals)
-    )
-    n_invalid = graph.array(key[0], {key: invalid_task}, (), np.dtype(np.int64))
+    invalid = Task(key, _n_invalid, graph.reduce_groups(f"bincount-invalid-part-{token}", _add_invalid, totals))
+    n_invalid = graph.array(key[0], {key: invalid}, (), np.dtype(np.int64))
     return graph.array(name, results, chunks, checked.dtype), n_invalid

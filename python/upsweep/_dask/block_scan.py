@@ -7,6 +7,8 @@ The results of a block need the state before it; the methods differ in how these
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,7 +16,7 @@ import numpy as np
 from dask._task_spec import List, Task, TaskRef
 
 from upsweep import _arrays
-from upsweep._dask.graph import FAN_IN, Chunks, Graph, Index, Key, item, split_groups
+from upsweep._dask.graph import FAN_IN, Chunks, Graph, Index, Key, split_groups
 
 __all__ = ["IN_ORDER", "METHODS", "BlockOperations", "BlockScan", "check_method", "finish_state"]
 
@@ -23,28 +25,21 @@ IN_ORDER = "in order"  # for updates whose steps cannot be combined into a carry
 
 
 class BlockOperations(Protocol):
-    """What the tasks of a scan compute; `blocks` are those of its operands."""
+    """What the tasks of a scan compute; `blocks` are those of its operands, `state` is that before a block.
 
-    def combine(self, first: Any, second: Any) -> Any:
-        """Return the carry of two neighbouring blocks."""
+    `combine` returns the carry of two neighbouring blocks, `apply` the state after a block of this carry. `carry`
+    is that of a block, `result` its result, and `first_result` has the state before the block in front. `state`
+    returns the state after a block, and scans its steps where the carry is not finite; `step` the result and that
+    state.
+    """
 
-    def apply(self, carry: Any, state: Any) -> Any:
-        """Return the state after a block from its carry and the state before it."""
-
-    def carry(self, *blocks: Any) -> Any:
-        """Return the carry of a block."""
-
-    def result(self, state: Any, *blocks: Any) -> Any:
-        """Return the result of a block from the state before it."""
-
-    def state(self, carry: Any, state: Any, *blocks: Any) -> Any:
-        """Return the state after a block; scan its steps where the carry is not finite."""
-
-    def first_result(self, state: Any, *blocks: Any) -> Any:
-        """Return the result of the first block, with the state before it in front."""
-
-    def step(self, state: Any, *blocks: Any) -> tuple[Any, Any]:
-        """Return the result of a block and the state after it."""
+    def combine(self, first: Any, second: Any) -> Any: ...
+    def apply(self, carry: Any, state: Any) -> Any: ...
+    def carry(self, *blocks: Any) -> Any: ...
+    def result(self, state: Any, *blocks: Any) -> Any: ...
+    def first_result(self, state: Any, *blocks: Any) -> Any: ...
+    def state(self, carry: Any, state: Any, *blocks: Any) -> Any: ...
+    def step(self, state: Any, *blocks: Any) -> tuple[Any, Any]: ...
 
 
 def check_method(method: str | None) -> str:
@@ -53,13 +48,6 @@ def check_method(method: str | None) -> str:
     if method not in METHODS:
         raise ValueError(f"method: expected 'sequential' or 'tree', got {method!r}")
     return method
-
-
-def _combine_all(combine: Callable[[Any, Any], Any], carries: list[Any]) -> Any:
-    total = carries[0]
-    for carry in carries[1:]:
-        total = combine(total, carry)
-    return total
 
 
 def _states(state: Any, apply: Callable[[Any, Any], Any], carries: list[Any]) -> list[Any]:
@@ -77,26 +65,9 @@ def _call_with_item(function: Callable[..., Any], values: list[Any], position: i
 class BlockScan:
     """Tasks of a scan along one axis, one chain or tree for each column of blocks.
 
-    Parameters
-    ----------
-    operations : BlockOperations
-    graph : Graph
-        States are added to it.
-    name : str
-        Of the results: the kind of scan, "-", and a token.
-    axis, reverse
-        Of the scan.
-    names : list of str
-        The operands that the operations take.
-    initial : callable
-        Returns the state before the column of blocks that an index is in.
-    include_initial : bool
-        Whether the first result begins with that state.
-
-    Attributes
-    ----------
-    results : dict
-        The tasks of the results.
+    States are added to `graph`; `results` has the tasks of the results, whose `name` is the kind of scan, "-" and
+    a token. The operations take the operands `names`. `initial` returns the state before the column of blocks
+    that an index is in; with `include_initial` the first result begins with it.
     """
 
     def __init__(
@@ -106,8 +77,8 @@ class BlockScan:
         self.operations, self.graph, self.name, self.axis, self.reverse = operations, graph, name, axis, reverse
         self.initial, self.include_initial = initial, include_initial
         kind, token = name.rsplit("-", 1)
-        self.carry_name, self.state_name = f"{kind}-carry-{token}", f"{kind}-state-{token}"
-        self.step_name = f"{kind}-step-{token}"
+        task_names = (f"{kind}-{part}-{token}" for part in ("carry", "state", "step"))
+        self.carry_name, self.state_name, self.step_name = task_names
         self.results: dict[Key, Task] = {}
         # For each column of blocks: an index in it; the last state, or a list of states and its position there.
         self._last: list[tuple[Index, Any, int | None]] = []
@@ -153,8 +124,8 @@ class BlockScan:
         for block in column:
             key = (self.name, *block)
             step = self.graph.add((self.step_name, *block), self.operations.step, state, *self._operands(block))
-            self.results[key] = Task(key, item, step, 0)
-            state = self.graph.add((self.state_name, *block), item, step, 1)
+            self.results[key] = Task(key, operator.getitem, step, 0)
+            state = self.graph.add((self.state_name, *block), operator.getitem, step, 1)
         return state, None
 
     def _add_tree(self, column: list[Index], state: Any, index: Index) -> tuple[Any, int | None]:
@@ -165,7 +136,7 @@ class BlockScan:
         levels = [split_groups([self._add_carry(block) for block in column])]
         while len(levels[-1]) > 1:
             names = [(self.carry_name, "up", len(levels), i, *index) for i in range(len(levels[-1]))]
-            carries = [add(key, _combine_all, combine, List(*group)) for key, group in zip(names, levels[-1])]
+            carries = [add(key, functools.reduce, combine, List(*group)) for key, group in zip(names, levels[-1])]
             levels.append(split_groups(carries))
         n_levels, (last_group,) = len(levels), levels[-1]
         top = add((self.state_name, "down", n_levels, 0, *index), _states, state, apply, List(*last_group))
@@ -186,10 +157,8 @@ class BlockScan:
         for index, state, position in self._last:
             shape = tuple(sizes[i] for axis, (sizes, i) in enumerate(zip(chunks, index)) if axis != self.axis)
             key = (name, *index[: self.axis], *index[self.axis + 1 :])
-            if position is None:
-                tasks[key] = Task(key, finish, state, *arguments, shape)
-            else:
-                tasks[key] = Task(key, _call_with_item, finish, state, position, *arguments, shape)
+            call = (finish, state) if position is None else (_call_with_item, finish, state, position)
+            tasks[key] = Task(key, *call, *arguments, shape)
         return tasks
 
     @property
@@ -199,8 +168,12 @@ class BlockScan:
         return chunks[: self.axis] + chunks[self.axis + 1 :]
 
 
-def finish_state(state: Any, like: Any, dtype: np.dtype[Any], shape: Index) -> Any:
-    """Return a state as an array of the library of `like`, with the block's shape; None is zeros."""
+def finish_state(state: Any, position: int | None, like: Any, dtype: np.dtype[Any], shape: Index) -> Any:
+    """Return a state as an array of the library of `like`, with the block's shape; None is zeros.
+
+    `position` is that of one of several states.
+    """
+    state = state if position is None else state[position]
     with _arrays.on_device_of(state), np.errstate(over="ignore", invalid="ignore"):
         if state is None:
             return np.zeros_like(like, shape=shape, dtype=dtype)

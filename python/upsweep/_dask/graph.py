@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from upsweep import _arrays
 
 __all__ = [
     "FAN_IN", "Blocks", "Chunks", "Graph", "Index", "Key", "align_blocks", "as_operands", "blocks_like",
-    "check_library", "item", "placeholder", "reject_options", "split_groups",
+    "check_library", "placeholder", "reject_options", "split_groups",
 ]  # fmt: skip
 
 FAN_IN = 8  # of a tree: 1/7 of a task per block on the way up, and as many on the way down
@@ -25,9 +26,6 @@ FAN_IN = 8  # of a tree: 1/7 of a task per block on the way up, and as many on t
 Index = tuple[int, ...]  # of a block
 Key = tuple[Any, ...]  # of a task
 Chunks = tuple[tuple[int, ...], ...]
-
-
-# ---- operands --------------------------------------------------------------------------------------------------
 
 
 def reject_options(**options: Any) -> None:
@@ -65,9 +63,8 @@ def check_library(operands: Iterable[tuple[str, Any]]) -> None:
 def _as_operand(value: Any, name: str) -> Any:
     if isinstance(value, da.Array):
         if any(np.isnan(size) for size in value.shape):
-            raise ValueError(
-                f"{name}: has chunks of unknown sizes, {value.shape}; call {name}.compute_chunk_sizes() first"
-            )
+            sizes = f"has chunks of unknown sizes, {value.shape}"
+            raise ValueError(f"{name}: {sizes}; call {name}.compute_chunk_sizes() first")
         _check_blocks(value._meta, name)
         return _merge_empty_blocks(value)
     if value is None or isinstance(value, (bool, int, float, complex, np.generic)):
@@ -81,9 +78,9 @@ def _as_operand(value: Any, name: str) -> Any:
 
 def _merge_empty_blocks(array: da.Array) -> da.Array:
     """Use one block along an axis of at most one element; `unify_chunks` miscounts if there are empty ones too."""
-    if all(len(sizes) == 1 or size > 1 for size, sizes in zip(array.shape, array.chunks)):
-        return array
     chunks = tuple((size,) if size <= 1 else sizes for size, sizes in zip(array.shape, array.chunks))
+    if chunks == array.chunks:
+        return array
     if 0 in array.shape:  # dask does not rechunk these
         return da.from_array(np.empty_like(array._meta, shape=array.shape), chunks=chunks)
     return array.rechunk(chunks)
@@ -119,20 +116,11 @@ def placeholder(operand: Any) -> Any:
     return operand
 
 
-# ---- aligned blocks --------------------------------------------------------------------------------------------
-
-
 class Blocks:
-    """Operands that are cut at the same places.
+    """Operands (dask arrays and numbers) that are cut at the same places.
 
-    Attributes
-    ----------
-    operands : dict
-        Dask arrays and numbers.
-    axes : dict
-        The axes of the common shape that each dask array has.
-    chunks : tuple
-        Sizes of the blocks along each axis of the common shape.
+    `axes` has the axes of the common shape that each dask array has, `chunks` the sizes of the blocks along each
+    axis of the common shape.
     """
 
     def __init__(self, operands: dict[str, Any], axes: dict[str, Index], chunks: Chunks):
@@ -162,15 +150,9 @@ class Blocks:
 def align_blocks(
     operands: dict[str, Any], axes_of: Callable[[str, da.Array], Index], shape: Index | None = None
 ) -> Blocks:
-    """Cut operands at the same places.
+    """Cut operands at the same places; `axes_of` returns which axes of the common shape a dask array has.
 
-    Parameters
-    ----------
-    operands : dict
-    axes_of : callable
-        Returns which axes of the common shape a dask array has.
-    shape : tuple of int, optional
-        The common shape, if no operand has one of its axes, or an operand has an axis besides.
+    The common `shape` is needed if no operand has one of its axes, or an operand has an axis besides.
     """
     axes = {name: axes_of(name, array) for name, array in operands.items() if isinstance(array, da.Array)}
     pairs = [part for name, operand in operands.items() for part in (operand, axes.get(name))]
@@ -180,20 +162,10 @@ def align_blocks(
     return Blocks(dict(zip(operands, aligned)), axes, tuple(chunks[axis] for axis in sorted(chunks)))
 
 
-# ---- tasks -----------------------------------------------------------------------------------------------------
-
-
 class Graph:
-    """A layer of tasks that read the operands, and layers of results on top of it.
+    """A layer `name` of tasks that read the operands `blocks`, and layers of results on top of it.
 
-    Parameters
-    ----------
-    name : str
-        Of the layer.
-    blocks : Blocks
-        The operands.
-    like : dask array, optional
-        An array of the library of the results, if no operand is one.
+    `like` is an array of the library of the results, if no operand is one.
     """
 
     def __init__(self, name: str, blocks: Blocks, like: da.Array | None = None):
@@ -205,9 +177,7 @@ class Graph:
         self.tasks[key] = Task(key, function, *arguments)
         return TaskRef(key)
 
-    def reduce_groups(
-        self, name: str, combine: Callable[[list[Any]], Any], parts: list[TaskRef], index: Key = ()
-    ) -> List:
+    def reduce_groups(self, name: str, combine: Callable[..., Any], parts: list[TaskRef], index: Key = ()) -> List:
         """Add the tasks of a tree that combines parts in groups and in order; return its last group."""
         level = 0
         while len(parts) > FAN_IN:
@@ -222,7 +192,7 @@ class Graph:
 
     def array(self, name: str, tasks: dict[Key, Any], chunks: Chunks, dtype: np.dtype[Any]) -> da.Array:
         """Return the array of the results of these tasks, which read the layer of this graph."""
-        return self._array(_on_top(self._base, name, tasks, self.name), name, chunks, dtype)
+        return self.arrays(name, tasks, [chunks], [dtype])[0]
 
     def arrays(
         self, name: str, tasks: dict[Key, Any], chunks: Sequence[Chunks], dtypes: Sequence[np.dtype[Any]]
@@ -235,7 +205,9 @@ class Graph:
         outputs = []
         for position, (sizes, dtype) in enumerate(zip(chunks, dtypes)):
             output = f"{kind}-output-{position}-{token}"
-            items = {(output, *k[1:]): Task((output, *k[1:]), item, TaskRef(k), position) for k in tasks}
+            items = {
+                (output, *k[1:]): Task((output, *k[1:]), operator.getitem, TaskRef(k), position) for k in tasks
+            }
             outputs.append(self._array(_on_top(graph, output, items, name), output, sizes, dtype))
         return outputs
 
@@ -247,11 +219,6 @@ class Graph:
 def split_groups(parts: list[TaskRef]) -> list[list[TaskRef]]:
     """Split parts into the groups that one task of a tree combines."""
     return [parts[i : i + FAN_IN] for i in range(0, len(parts), FAN_IN)]
-
-
-def item(values: Sequence[Any], position: int) -> Any:
-    """Return one of the results of a task."""
-    return values[position]
 
 
 def _on_top(graph: HighLevelGraph, name: str, tasks: dict[Key, Any], below: str) -> HighLevelGraph:

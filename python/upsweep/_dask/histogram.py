@@ -58,22 +58,20 @@ def _add(parts: list[Any]) -> Any:
 
 
 def _extremes(x: Any) -> Any:
-    """Return the least and the largest element as numbers; None for an empty block."""
-    return tuple(x.dtype.type(end.item()) for end in (x.min(), x.max())) if x.size else None
+    """Return the least and the largest element as numbers; () for an empty block."""
+    return tuple(x.dtype.type(end.item()) for end in (x.min(), x.max())) if x.size else ()
 
 
 def _combine_extremes(parts: list[Any]) -> Any:
-    extremes = [part for part in parts if part is not None]
-    if not extremes:
-        return None
-    return np.min([low for low, _ in extremes]), np.max([high for _, high in extremes])  # propagates NaN
+    ends = [end for part in parts for end in part]
+    return (np.min(ends), np.max(ends)) if ends else ()  # propagates NaN
 
 
 def _limits(parts: list[Any]) -> Any:
-    limits = _combine_extremes(parts)
-    if limits is not None and not np.all(np.isfinite(limits)):
+    limits = _combine_extremes(parts) or (0.0, 1.0)
+    if not np.all(np.isfinite(limits)):
         raise ValueError(f"x: autodetected range of [{limits[0]}, {limits[1]}] is not finite")
-    return (0.0, 1.0) if limits is None else limits
+    return limits
 
 
 def _reject_lazy(numbers: Any, name: str) -> None:
@@ -132,7 +130,5 @@ def histogram(
     dtype = np.result_type(sample.dtype, np.float64) if density else sample.dtype
     results = {key: Task(key, operations.result, total, block_edges)}
     edge_tasks = {edges_key: Alias(edges_key, block_edges.key)}
-    return (
-        graph.array(key[0], results, ((sample.size,),), dtype),
-        graph.array(edges_key[0], edge_tasks, ((edges.size,),), edges.dtype),
-    )
+    counts = graph.array(key[0], results, ((sample.size,),), dtype)
+    return counts, graph.array(edges_key[0], edge_tasks, ((edges.size,),), edges.dtype)

@@ -7,6 +7,7 @@ reduction and a few blocks of columns, whatever their number. With "tree" all ta
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,9 +47,7 @@ class _Operations:
 
         def run(reduction: PairReduction, arrays: Sequence[Any]) -> tuple[Any, ...]:
             ready = [_arrays.as_operand(array, f"array {place}") for place, array in enumerate(arrays)]
-            return _backends.run_pairs(
-                reduction, ready, n_i, n_j, tuple(batch), None, n_threads=self.n_threads
-            )  # fmt: skip
+            return _backends.run_pairs(reduction, ready, n_i, n_j, tuple(batch), None, n_threads=self.n_threads)
 
         n_columns = n_j if self.reduction.rows == "i" else n_i
         return pair_partials.reduce_block(self.reduction, run, blocks, begin, n_columns)
@@ -63,10 +62,7 @@ class _Operations:
         return self._finish(partial) if is_last else partial
 
     def combine(self, partials: list[Partial]) -> Partial:
-        total = partials[0]
-        for partial in partials[1:]:
-            total = pair_partials.combine(self.reduction, total, partial)
-        return total
+        return functools.reduce(functools.partial(pair_partials.combine, self.reduction), partials)
 
     def finish(self, partials: list[Partial]) -> Any:
         return self._finish(self.combine(partials))
@@ -84,19 +80,16 @@ def run_pairs(
     method = check_method(method)
     _backends.check_threads(n_threads)
     kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
-    read = [position for position in range(len(arrays)) if position in kinds]
+    read = {position: array for position, array in enumerate(arrays) if position in kinds}
     unread = np.zeros(1, reduction.dtype)  # stands for an array that the formula does not read
-    blocks = _align({position: arrays[position] for position in read}, kinds, batch, n_i, n_j)
+    blocks = _align(read, kinds, batch, n_i, n_j)
     operations = _Operations(reduction, 1 if n_threads is None else n_threads)
     row_axis, column_axis = len(batch), len(batch) + 1
     if reduction.rows == "j":
         row_axis, column_axis = column_axis, row_axis
-    token = tokenize(
-        "pairs", reduction.key(), [arrays[position] for position in read], n_i, n_j, batch, method, n_threads
-    )
-    name = f"pairs-{token}"
+    token = tokenize("pairs", reduction.key(), [*read.values()], n_i, n_j, batch, method, n_threads)
+    name, state_name = f"pairs-{token}", f"pairs-state-{token}"
     readers = [blocks.readers(str(n)) if n in kinds else lambda index: unread for n in range(len(arrays))]
-    state_name = f"pairs-state-{token}"
     begins = np.cumsum([0, *blocks.chunks[column_axis]]).tolist()
     like = next(array for array in arrays if isinstance(array, da.Array))
     graph = Graph(f"pairs-states-{token}", blocks, like)
@@ -116,9 +109,9 @@ def run_pairs(
             group = graph.reduce_groups(f"pairs-part-{token}", operations.combine, states, key[1:])
             results[key] = Task(key, operations.finish, group)
     chunks = (*blocks.chunks[:column_axis], *blocks.chunks[column_axis + 1 :])
-    kinds_of_output = outputs(reduction)
-    dtypes = [np.dtype(np.int64 if kind == "index" else reduction.dtype) for _, kind in kinds_of_output]
-    return tuple(graph.arrays(name, results, [(*chunks, (dim,)) for dim, _ in kinds_of_output], dtypes))
+    dims, output_kinds = zip(*outputs(reduction))
+    dtypes = [np.dtype(np.int64 if kind == "index" else reduction.dtype) for kind in output_kinds]
+    return tuple(graph.arrays(name, results, [(*chunks, (dim,)) for dim in dims], dtypes))
 
 
 def _add_chain(
@@ -151,8 +144,7 @@ def _align(arrays: dict[int, Any], kinds: dict[int, str], batch: tuple[int, ...]
         return *axes, len(shape) + position
 
     lazy = {
-        str(position): array.rechunk({array.ndim - 1: -1}) if isinstance(array, da.Array)
-        else da.from_array(array, chunks=-1)
-        for position, array in arrays.items()
-    }  # fmt: skip
+        str(n): x.rechunk({x.ndim - 1: -1}) if isinstance(x, da.Array) else da.from_array(x, chunks=-1)
+        for n, x in arrays.items()
+    }
     return align_blocks(lazy, axes_of, shape)

@@ -17,12 +17,6 @@ from upsweep._dask.graph import Graph, Index, align_blocks, as_operands, placeho
 
 __all__ = ["scan"]
 
-_CARRIES: dict[str, Callable[..., aggregates.Carry]] = {
-    "cumulative_sum": aggregates.cumulative_sum_carry,
-    "discounted_cumsum": aggregates.discounted_cumsum_carry,
-    "linear_recurrence": aggregates.linear_recurrence_carry,
-}
-
 
 @dataclass(frozen=True)
 class _Operations:
@@ -32,14 +26,11 @@ class _Operations:
     carry_keywords: dict[str, Any]
     keywords: dict[str, Any]
 
-    def combine(self, first: aggregates.Carry, second: aggregates.Carry) -> aggregates.Carry:
-        return aggregates.combine(first, second)
-
-    def apply(self, carry: aggregates.Carry, state: Any) -> Any:
-        return carry.apply(state)
+    combine = staticmethod(aggregates.combine)
+    apply = staticmethod(aggregates.Carry.apply)
 
     def carry(self, reset: Any, *arrays: Any) -> aggregates.Carry:
-        return _CARRIES[self.scan.__name__](*arrays, reset=reset, **self.carry_keywords)
+        return aggregates.CARRIES[self.scan.__name__](*arrays, reset=reset, **self.carry_keywords)
 
     def result(self, state: Any, reset: Any, *arrays: Any) -> Any:
         return self.scan(*arrays, initial=state, reset=reset, **self.keywords)
@@ -48,10 +39,8 @@ class _Operations:
         return self.scan(*arrays, initial=state, reset=reset, include_initial=True, **self.keywords)
 
     def step(self, state: Any, reset: Any, *arrays: Any) -> tuple[Any, Any]:
-        result: tuple[Any, Any] = self.scan(
-            *arrays, initial=state, reset=reset, return_final=True, **self.keywords
-        )  # fmt: skip
-        return result
+        y, final = self.scan(*arrays, initial=state, reset=reset, return_final=True, **self.keywords)
+        return y, final
 
     def state(self, carry: aggregates.Carry, state: Any, reset: Any, *arrays: Any) -> Any:
         """Apply the carry; where a product overflows, take the state after a scan of the block."""
@@ -66,10 +55,15 @@ class _Operations:
 
 
 def scan(
-    function: Callable[..., Any], arrays: dict[str, Any], *, axis: int, reverse: bool, initial: Any, reset: Any,
-    return_final: bool, method: str | None, n_threads: int | None, include_initial: bool = False, **keywords: Any,
+    function: Callable[..., Any], *, axis: int, reverse: bool, initial: Any, reset: Any, return_final: bool,
+    method: str | None, n_threads: int | None, include_initial: bool = False, window: int | None = None,
+    **keywords: Any,
 ) -> Any:  # fmt: skip
     """Return the scan of arguments with a dask array among them, and the final state, as dask arrays."""
+    if window is not None:
+        raise NotImplementedError("window: of dask arrays, use dask.array.map_overlap with depth=window - 1")
+    names = [name for name in keywords if name in ("x", "gamma", "gates", "tokens")]
+    arrays = {name: keywords.pop(name) for name in names}
     method = check_method(method)
     _backends.check_threads(n_threads)
     operands = as_operands({**arrays, "reset": reset, "initial": initial})
@@ -86,8 +80,8 @@ def scan(
     common = {"axis": axis - len(shape), "reverse": bool(reverse), "n_threads": threads}
     carry_keywords = {key: value for key, value in keywords.items() if key == "dtype"}
     operations = _Operations(function, {**common, **carry_keywords}, {**common, **keywords})
-    token = tokenize(function.__name__, operands, common, keywords, method, include_initial)
     kind = function.__name__
+    token = tokenize(kind, operands, common, keywords, method, include_initial)
     graph = Graph(f"{kind}-states-{token}", blocks)
     tasks = BlockScan(
         operations, graph, f"{kind}-{token}", axis, bool(reverse), ["reset", *arrays], blocks.readers("initial"),
@@ -95,16 +89,13 @@ def scan(
     )  # fmt: skip
     tasks.add_tasks(method)
 
-    chunks = list(blocks.chunks)
-    if include_initial:
-        sizes = list(chunks[axis])
-        sizes[-1 if reverse else 0] += 1
-        chunks[axis] = tuple(sizes)
-    result = graph.array(tasks.name, tasks.results, tuple(chunks), result_dtype)
+    chunks = [list(sizes) for sizes in blocks.chunks]
+    chunks[axis][-1 if reverse else 0] += bool(include_initial)
+    result = graph.array(tasks.name, tasks.results, tuple(map(tuple, chunks)), result_dtype)
     if not return_final:
         return result
     final = f"{kind}-final-{token}"
-    finals = tasks.final_states(final, finish_state, blocks.like._meta, state_dtype)
+    finals = tasks.final_states(final, finish_state, None, blocks.like._meta, state_dtype)
     return result, graph.array(final, finals, tasks.final_chunks, state_dtype)
 
 

@@ -1,12 +1,9 @@
-"""User-defined scans of dask arrays.
-
-If the steps of the update can be combined, blocks have carries, as in the named scans; else they run in order.
-"""
+"""User-defined scans of dask arrays: with carries, as the named scans, if steps can be combined; else in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask.array as da
@@ -23,10 +20,12 @@ from upsweep._core.user_scan import Explanation, ScanSpec
 from upsweep._dask.block_scan import IN_ORDER, BlockScan, check_method, finish_state
 from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, placeholder
 from upsweep._user_scan.aggregates import UpdateCarry, advance, is_regular, merge, reduce_block
-from upsweep._user_scan.problem import Problem, arranged, as_real, check, flatten, label
+from upsweep._user_scan.problem import Problem, arranged, as_real, check, flatten, label, to_extent
 from upsweep._user_scan.run import run_block, stacked
 
 __all__ = ["explain", "user_scan"]
+
+Update = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -34,28 +33,16 @@ class _Operations:
     """What the tasks compute, in the library of the blocks; see `block_scan.BlockOperations`.
 
     Between tasks, states are arrays (states, *columns) in float64, or the user's initial states.
-
-    Parameters
-    ----------
-    traced, monoid
-        The traced update, and how its steps are combined; None if they cannot be.
-    axis, reverse
-        Of the scan.
-    length : int, optional
-        The number of steps if there are no inputs that have it.
-    labels : tuple of str
-        The names of the inputs.
     """
 
     traced: Traced
-    monoid: Monoid | None
+    monoid: Monoid | None  # None: steps cannot be combined
     axis: int
     reverse: bool
-    length: int | None
-    labels: tuple[str, ...]
+    length: int | None  # steps, if there are no inputs that have their number
+    labels: tuple[str, ...]  # the names of the inputs
 
-    def combine(self, first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
-        return merge(first, second)
+    combine = staticmethod(merge)
 
     def apply(self, carry: UpdateCarry, state: Any) -> Any:
         return advance(carry, stacked(state, carry.value.shape[1:], carry.value))
@@ -72,9 +59,8 @@ class _Operations:
             regular = is_regular(carry, before, after)
             if regular.all():
                 return after
-            traced = self.traced.recurrence
-            _, in_order = self._run(Recurrence(traced.states, (), traced.n_inputs), before, blocks)
-            return np.where(regular, after, in_order)
+            silent = replace(self.traced.recurrence, outputs=())
+            return np.where(regular, after, self._run(silent, before, blocks)[1])
 
     def result(self, state: Any, *blocks: Any) -> Any:
         return self.step(state, *blocks)[0]
@@ -92,28 +78,17 @@ class _Operations:
         spec, inputs = self._inputs(recurrence, blocks, state)
         return run_block(spec, inputs, state, results, n_threads=1)
 
-    def _inputs(
-        self, recurrence: Recurrence, blocks: Sequence[Any], states: Any = ()
-    ) -> tuple[ScanSpec, list[Array]]:  # fmt: skip
+    def _inputs(self, recurrence: Recurrence, blocks: Any, states: Any = ()) -> tuple[ScanSpec, list[Array]]:
         """Return the scan of a block, and its inputs in scan order."""
         arrays = [as_real(block, name) for block, name in zip(blocks, self.labels)]
-        if not arrays:
-            assert self.length is not None
-            length = self.length
-            columns = np.broadcast_shapes(*(getattr(state, "shape", ()) for state in states))
-        else:
-            shape = np.broadcast_shapes(*(array.shape for array in arrays))
-            length, columns = shape[self.axis], shape[: self.axis] + shape[self.axis + 1 :]
+        shape = np.broadcast_shapes(*(getattr(array, "shape", ()) for array in arrays or states))
+        _, length, columns = to_extent(shape if arrays else None, shape, self.axis, self.length)
         spec = ScanSpec(recurrence, self.traced.dtype, length, columns, self.axis, self.reverse)
         return spec, [spec.in_scan_order(np.broadcast_to(array, spec.shape)) for array in arrays]
 
 
-def _finish_state(states: Any, position: int, like: Any, dtype: np.dtype[Any], shape: Index) -> Any:
-    return finish_state(states[position], like, dtype, shape)
-
-
 def user_scan(
-    update: Callable[..., Any], init: Any, xs: Any, *, axis: int, reverse: bool, return_final: bool,
+    update: Update, init: Any, xs: Any, *, axis: int, reverse: bool, return_final: bool,
     length: int | None, method: str | None,
 ) -> Any:  # fmt: skip
     """`upsweep.scan` with a dask array among the arguments: outputs and final states as dask arrays."""
@@ -142,14 +117,12 @@ def user_scan(
     finals = []
     for position, dtype in enumerate(traced.state_dtypes):
         name = f"scan-final-{position}-{token}"
-        final_tasks = tasks.final_states(name, _finish_state, position, blocks.like._meta, dtype)
+        final_tasks = tasks.final_states(name, finish_state, position, blocks.like._meta, dtype)
         finals.append(graph.array(name, final_tasks, tasks.final_chunks, dtype))
     return ys, arranged(finals, problem.state_structure)
 
 
-def explain(
-    update: Callable[..., Any], init: Any, xs: Any, *, axis: int, reverse: bool, length: int | None
-) -> Explanation:
+def explain(update: Update, init: Any, xs: Any, *, axis: int, reverse: bool, length: int | None) -> Explanation:
     """Describe how the blocks run."""
     operands, problem = _check(update, init, xs, axis, reverse, length)
     states, inputs = _labels(problem)
@@ -165,28 +138,24 @@ def explain(
 def _labels(problem: Problem) -> tuple[list[str], list[str]]:
     """Return the names of states and of inputs."""
     n_states, n_inputs = len(problem.traced.state_dtypes), problem.traced.recurrence.n_inputs
-    return (
-        [label("init", problem.state_structure, n) for n in range(n_states)],
-        [label("xs", problem.input_structure, n) for n in range(n_inputs)],
-    )
+    states = [label("init", problem.state_structure, n) for n in range(n_states)]
+    return states, [label("xs", problem.input_structure, n) for n in range(n_inputs)]
 
 
 def _check(
-    update: Callable[..., Any], init: Any, xs: Any, axis: int, reverse: bool, length: int | None
+    update: Update, init: Any, xs: Any, axis: int, reverse: bool, length: int | None
 ) -> tuple[dict[str, Any], Problem]:
     """Return the arguments by name as dask arrays, and the checked call of placeholders."""
-    named: list[tuple[list[str], Any]] = []
-    arguments: dict[str, Any] = {}
+    named, structures = [], []
     for name, value in (("init", init), ("xs", xs)):
         items, structure = flatten(value, name)
-        labels = [label(name, structure, n) for n in range(len(items))]
-        arguments.update(zip(labels, items))
-        named.append((labels, structure))
-    operands = as_operands(arguments)
+        named.append({label(name, structure, n): item for n, item in enumerate(items)})
+        structures.append(structure)
+    operands = as_operands({**named[0], **named[1]})
     for name, operand in operands.items():
         if isinstance(operand, da.Array):
             as_real(operand._meta, name)
-    states, inputs = (arranged([placeholder(operands[n]) for n in labels], s) for labels, s in named)
+    states, inputs = (arranged([placeholder(operands[n]) for n in each], s) for each, s in zip(named, structures))
     return operands, check(update, states, inputs, axis, reverse, length)
 
 

@@ -27,23 +27,16 @@ class TensorOps(ArrayOps):
     MIN_WEIGHT: float | None = 1e-9
 
     def __init__(self, like: Tensor) -> None:
-        super().__init__(torch)
+        super().__init__(torch, device=like.device)
         self.device = like.device
 
-    def array(self, x: Any) -> Tensor:
-        return torch.as_tensor(x, device=self.device)
-
     def points(self, x: Any, name: str) -> Tensor:
-        self.check_points(_tensor(x, name), name)
-        return x.detach()
+        return super().points(_tensor(x, name).detach(), name)
 
     def labels(self, lab: Any) -> Tensor:
         if _tensor(lab, "lab").is_floating_point() or lab.is_complex():
             raise TypeError(f"lab: expected integers, got {lab.dtype}")
         return lab.reshape(-1)
-
-    def to_integers(self, x: Tensor) -> Tensor:
-        return x.to(torch.int64)
 
     def at_least(self, weights: Tensor, least: float) -> Tensor:
         return weights.clamp(min=least)
@@ -54,12 +47,6 @@ class TensorOps(ArrayOps):
     def _counted(self, lab: Tensor) -> Tensor:
         return lab if lab.dtype in _COUNTED else lab.to(torch.int64)
 
-    def zeros(self, n: int) -> Tensor:
-        return torch.zeros(n, dtype=torch.int64, device=self.device)
-
-    def arange(self, n: int) -> Tensor:
-        return torch.arange(n, device=self.device)
-
     def floats(self, totals: Tensor, like: Tensor) -> Tensor:
         """The weights of clusters, in the dtype of the points' weights."""
         return totals.to(like.dtype if like.is_floating_point() else torch.get_default_dtype())
@@ -69,9 +56,6 @@ class TensorOps(ArrayOps):
 
     def descending_order(self, x: Tensor) -> Tensor:
         return torch.argsort(x, descending=True, stable=True)  # unsigned tensors have no negative
-
-    def cumulative_sum(self, x: Tensor) -> Tensor:
-        return torch.cumsum(x, 0, dtype=torch.int64)
 
     def count(self, lab: Tensor) -> Tensor:
         return super().count(self._counted(lab))
@@ -90,21 +74,12 @@ class TensorOps(ArrayOps):
         mean = sums / totals.reshape(-1, 1)
         return mean.to(like.dtype if like.is_floating_point() else torch.float64)
 
-    def rows_of_matrix(self, keep: Tensor) -> tuple[Tensor, Tensor]:
-        keep = keep.to(torch.bool)
-        return self.cumulative_sum(keep.sum(dim=1)), keep.nonzero()[:, 1]
-
     def cells(self, points: Tensor, size: Any) -> Tensor:
         size = torch.as_tensor(size, dtype=points.dtype, device=self.device)
         self.check_cell_size(size, points, size.tolist())
         if points.shape[0]:
             points = points - points.min(dim=0).values
         return self.checked_cells(torch.floor(points / size))
-
-    def extent(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = points.min(dim=0).values, points.max(dim=0).values
-        self.check_finite(torch.isfinite(low).all() and torch.isfinite(high).all())
-        return low, high
 
     def leaf_order(self, points: Tensor, n_leaves: int) -> Tensor:
         """All parts of a level at once, by two stable sorts: a device has no use for one part after the other."""

@@ -5,7 +5,6 @@ The public modules `user_scan`, `filters` and `blockwise`, and `_torch` and `_da
     problem.check     arguments -> Problem (arrays, Traced update, ScanSpec)
         |
         +-- cached_calls   Problem -> CompiledScan, which later calls of the same signature run again
-        |       outputs        checks `out=`
         +-- run            scans that are not cached: scans_on() -> HostScans or DeviceScans; run_block
                 gradient       the adjoint recurrence, backwards in time
                 aggregates     what a block does to the state: scan.carry

@@ -70,6 +70,12 @@ class UpdateCarry:
         ------
         TypeError, ValueError
             The number of states differs, an array is of another library or device, or shapes do not broadcast.
+
+        Examples
+        --------
+        >>> import upsweep
+        >>> upsweep.scan.carry(lambda s, x: 0.5 * s + x, 0.0, [1.0, 2.0]).apply(8.0)
+        array(4.5)
         """
         items, structure = flatten(state, "state")
         if structure != self.structure:
@@ -90,6 +96,13 @@ class UpdateCarry:
         ------
         TypeError, ValueError
             The carries are of different kinds, or of different columns.
+
+        Examples
+        --------
+        >>> import upsweep
+        >>> a, b = (upsweep.scan.carry(lambda s, x: s + x, 0.0, block) for block in ([1.0, 2.0], [3.0]))
+        >>> a.then(b).apply(1.0)
+        array(7.)
         """
         kinds = [(each.form.kind, each.structure) for each in (self, after)]
         if kinds[0] != kinds[1]:

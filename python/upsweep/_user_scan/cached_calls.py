@@ -25,9 +25,10 @@ from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.recurrences.guards import GuardedCache
 from upsweep._compiler.recurrences.recurrence import keeping_states
 from upsweep._compiler.recurrences.trace import Structure
+from upsweep._core.layout import address, overlap
+from upsweep._core.scan import check_out
 from upsweep._core.user_scan import repeated_number, with_host_numbers
-from upsweep._user_scan.outputs import as_targets
-from upsweep._user_scan.problem import Problem, arranged, check, rounded
+from upsweep._user_scan.problem import Problem, arranged, check, label, rounded
 
 __all__ = ["CompiledScan", "DeviceScan", "compiled_scans", "layout_keys", "scan_arrays"]
 
@@ -59,8 +60,9 @@ def scan_arrays(
             entry[key] = scan
             return scan.run(states, inputs)
         return scan.run_checked(problem)
-    targets = [] if out is None else as_targets(out, problem)
-    if compiled is None and _is_direct(problem, targets):
+    targets = [] if out is None else _as_targets(out, problem)
+    is_direct = all(map(_backends.cpu_user_scan.is_readable, (*problem.user_inputs, *targets)))
+    if compiled is None and is_direct and all(y.dtype == problem.spec.dtype for y in targets):
         compiled = HostScan(problem, return_final, targets)
         if entry is not None and key is not None:
             entry[key] = compiled
@@ -131,20 +133,14 @@ class CompiledScan:
         return (ys, arranged(finals, self._state_structure)) if self._returns_final else ys
 
 
-# ---- arrays of the host ----------------------------------------------------------------------------------------
-
-
 class HostScan(CompiledScan):
     """A call of `scan` on numpy arrays that the kernels read and write without conversion."""
 
     def __init__(self, problem: Problem, return_final: bool, targets: Sequence[Array]) -> None:
         super().__init__(problem, return_final)
         spec, traced, cpu = problem.spec, problem.traced, _backends.cpu_user_scan
-        self._dtype, self._output_dtypes, self._state_dtypes = (
-            spec.dtype,
-            traced.output_dtypes,
-            traced.state_dtypes,
-        )
+        self._dtype, self._output_dtypes = spec.dtype, traced.output_dtypes
+        self._state_dtypes = traced.state_dtypes
         self._are_rounded = any(dtype != spec.dtype for dtype in traced.output_dtypes)
         shape, like = spec.shape, problem.like()
         order = list(range(len(shape)))
@@ -155,11 +151,13 @@ class HostScan(CompiledScan):
         outputs = list(targets) or [self._empty() for _ in traced.output_dtypes]
         in_order = [spec.in_scan_order(y) for y in outputs]
         pairs = [*zip(problem.inputs, problem.user_inputs), *zip(in_order, outputs)]
-        offsets = [_address(view) - _address(array) for view, array in pairs]
+        offsets = [address(view) - address(array) for view, array in pairs]
         self._plan = cpu.LaunchPlan(spec, problem.inputs, in_order, offsets)
         # Only a scan that is sequential in time may overwrite its inputs: in parallel they are read twice.
         in_place = [
-            not self._plan.is_parallel and _have_one_layout(x, y) for y in targets for x in problem.user_inputs
+            not self._plan.is_parallel and (x.dtype, x.shape, x.strides) == (y.dtype, y.shape, y.strides)
+            for y in targets
+            for x in problem.user_inputs
         ]
         self._spans = cpu.Spans(problem.user_inputs, targets, in_place)
 
@@ -188,20 +186,29 @@ class HostScan(CompiledScan):
         return ys, arranged(finals, self._state_structure)
 
 
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
+def _as_targets(out: Any, problem: Problem) -> list[Array]:
+    """The arrays of `out`, arranged, shaped and typed as the outputs are.
 
-
-def _have_one_layout(a: Array, b: Array) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and a.strides == b.strides
-
-
-def _is_direct(problem: Problem, targets: Sequence[Array]) -> bool:
-    """Whether the kernels read the inputs and write the targets without conversion."""
-    is_readable = _backends.cpu_user_scan.is_readable
-    return all(map(is_readable, (*problem.user_inputs, *targets))) and all(
-        y.dtype == problem.spec.dtype for y in targets
-    )
+    They share no memory with each other, nor with an input without being that input.
+    """
+    structure, dtypes = problem.traced.output_structure, problem.traced.output_dtypes
+    if structure is None:
+        raise ValueError("out: the update has no output")
+    if structure != -1 and (not isinstance(out, tuple) or len(out) != structure):
+        got = f"a tuple of {len(out)}" if isinstance(out, tuple) else type(out).__qualname__
+        raise TypeError(f"out: expected a tuple of {structure} arrays, as the outputs are, got {got}")
+    inputs: dict[str, Array | None] = {
+        label("xs", problem.input_structure, n): x for n, x in enumerate(problem.user_inputs)
+    }
+    targets: list[Array] = []
+    for place, (array, dtype) in enumerate(zip([out] if structure == -1 else out, dtypes)):
+        name = label("out", structure, place)
+        target = check_out(array, problem.spec.shape, dtype, inputs, tuple(inputs), called=name)
+        for other, earlier in enumerate(targets):
+            if overlap(target, earlier):
+                raise ValueError(f"{name}: overlaps out[{other}] in memory")
+        targets.append(target)
+    return targets
 
 
 def _run_with_copies(problem: Problem, return_final: bool, out: Any, targets: Sequence[Array]) -> Any:
@@ -211,33 +218,18 @@ def _run_with_copies(problem: Problem, return_final: bool, out: Any, targets: Se
     for target, y in zip(targets, outputs):
         with np.errstate(over="ignore"):
             np.copyto(target, y, casting="unsafe")
-    ys = out
     if out is None:
-        ys = arranged(
-            [rounded(y, dtype) for y, dtype in zip(outputs, traced.output_dtypes)], traced.output_structure
-        )
+        out = arranged([*map(rounded, outputs, traced.output_dtypes)], traced.output_structure)
     if not return_final:
-        return ys
-    rounded_finals = [rounded(state, dtype) for state, dtype in zip(finals, traced.state_dtypes)]
-    return ys, arranged(rounded_finals, problem.state_structure)
-
-
-# ---- arrays of a device ----------------------------------------------------------------------------------------
+        return out
+    return out, arranged([*map(rounded, finals, traced.state_dtypes)], problem.state_structure)
 
 
 class DeviceScan(CompiledScan):
     """A call of `scan` on arrays of a CUDA device.
 
-    Parameters
-    ----------
-    problem : Problem
-        The checked call.
-    return_final : bool
-        Whether the result has the final states.
-    saved_states : sequence of int
-        The states whose values before each step are additional outputs, for a derivative.
-    half : str
-        "float16" or "bfloat16": the 16-bit dtype of the call, which is traced as float16.
+    The values of the `saved_states` before each step are additional outputs, for a derivative. `half` is the
+    16-bit dtype of the call, "float16" or "bfloat16", which is traced as float16.
     """
 
     def __init__(

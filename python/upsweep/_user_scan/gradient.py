@@ -17,17 +17,11 @@ from upsweep._arrays import Array, DeviceView, user_array
 from upsweep._compiler.formulas.nodes import make
 from upsweep._compiler.recurrences.recurrence import Recurrence, adjoint, input_, keeping_states, state
 from upsweep._compiler.recurrences.trace import Structure
-from upsweep._core.user_scan import ScanSpec, moveaxis
-from upsweep._user_scan.problem import (
-    Problem,
-    arranged,
-    as_real,
-    broadcast,
-    check_checkpoint,
-    flatten,
-    label,
-    rounded,
-)
+from upsweep._core.checks import Shape
+from upsweep._core.layout import moveaxis
+from upsweep._core.user_scan import ScanSpec
+from upsweep._user_scan import problem as arguments
+from upsweep._user_scan.problem import Problem, arranged, label, rounded
 from upsweep._user_scan.run import scans_on
 
 __all__ = ["Gradients", "backward", "gradient", "run_segments"]
@@ -67,12 +61,8 @@ def backward(
 ) -> tuple[list[Array], Sequence[Array]]:  # fmt: skip
     """The gradients by the inputs, in scan order, and by the states before the first step.
 
-    Parameters
-    ----------
-    starts : sequence of sequences of arrays
-        The states before each segment of `size` steps, from `run_segments`.
-    cotangents, final_cotangents : sequence of arrays
-        Of the outputs, in scan order, and of the final states.
+    `starts` has the states before each segment of `size` steps, from `run_segments`; `cotangents` are those of the
+    outputs, in scan order, and `final_cotangents` those of the final states.
     """
     back, keeps = adjoint(spec.recurrence), keeping_states(replace(spec.recurrence, outputs=()))
     # In the layout of the inputs: kernels are slower if they read lines and write columns.
@@ -89,11 +79,13 @@ def backward(
 def gradient(problem: Problem, cotangent: Any, final_cotangent: Any, checkpoint: Any) -> Gradients:
     """The gradients of a checked call."""
     traced, spec = problem.traced, problem.spec
-    size = check_checkpoint(checkpoint)
+    size = arguments.check_checkpoint(checkpoint)
     n_outputs, n_states = len(traced.output_dtypes), len(traced.state_dtypes)
     of_ys = _cotangents(cotangent, "cotangent", n_outputs, traced.output_structure, spec.shape)
     of_final = _cotangents(final_cotangent, "final_cotangent", n_states, problem.state_structure, spec.columns)
-    named = {**problem.named(), **_named("cotangent", of_ys), **_named("final_cotangent", of_final)}
+    named = problem.named()
+    for name, arrays in (("cotangent", of_ys), ("final_cotangent", of_final)):
+        named.update({f"{name}[{n}]" if n else name: array for n, array in enumerate(arrays)})
     with scans_on(named) as scans:
         starts = run_segments(scans, spec, problem.inputs, problem.states, size)
         in_order = [spec.in_scan_order(part) for part in of_ys]
@@ -106,20 +98,16 @@ def gradient(problem: Problem, cotangent: Any, final_cotangent: Any, checkpoint:
     return Gradients(arranged(init, problem.state_structure), arranged(xs, problem.input_structure))
 
 
-def _named(name: str, arrays: list[Array]) -> dict[str, Array]:
-    return {f"{name}[{n}]" if n else name: array for n, array in enumerate(arrays)}
-
-
-def _cotangents(value: Any, name: str, n: int, structure: Structure, shape: tuple[int, ...]) -> list[Array]:
+def _cotangents(value: Any, name: str, n: int, structure: Structure, shape: Shape) -> list[Array]:
     """Arrays of the shape, arranged as the result is; None stands for zeros."""
     if value is None:
         return [np.broadcast_to(np.float32(0), shape) for _ in range(n)]
-    items, own = flatten(value, name)
+    items, own = arguments.flatten(value, name)
     if own != structure:
         expected = {None: "None", -1: "a single array"}.get(structure, f"a tuple of {structure}")
         raise TypeError(f"{name}: expected {expected}, as the result is arranged")
     labels = [label(name, own, n) for n in range(len(items))]
-    return [broadcast(as_real(item, at), shape, at) for item, at in zip(items, labels)]
+    return [arguments.broadcast(arguments.as_real(item, at), shape, at) for item, at in zip(items, labels)]
 
 
 def _summed(scans: Any, gradient: Array, array: Array, dtype: np.dtype[Any]) -> Any:
@@ -139,9 +127,7 @@ _TOTAL = Recurrence((make("add", state(0), input_(0)),), (), 1)
 _SAME = Recurrence((state(0),), (), 0)
 
 
-def _summed_on_device(
-    scans: Any, gradient: Array, axes: tuple[int, ...], dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> Any:
+def _summed_on_device(scans: Any, gradient: Array, axes: Shape, dtype: np.dtype[Any], shape: Shape) -> Any:
     """The sum as the final state of scans in float64, rounded when written; without axes, of a scan of 0 steps."""
     wide = np.dtype(np.float64)
     for axis in reversed(axes):

@@ -17,22 +17,14 @@ from upsweep._arrays import DeviceView, Operand
 from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.symbols import floating
 from upsweep._compiler.recurrences.trace import Structure, Traced, arranged, cached_trace
+from upsweep._core.checks import Shape
 from upsweep._core.user_scan import Explanation, ScanSpec, choose_path, with_host_numbers
 from upsweep._utils.integers import as_integer, as_size
 
 __all__ = [
-    "Problem",
-    "arranged",
-    "as_real",
-    "broadcast",
-    "check",
-    "check_checkpoint",
-    "flatten",
-    "label",
-    "rounded",
-    "to_axis",
-    "to_extent",
-]
+    "Problem", "arranged", "as_real", "broadcast", "check", "check_checkpoint", "flatten", "label", "rounded",
+    "to_axis", "to_extent",
+]  # fmt: skip
 
 Update = Callable[[Any, Any], Any]
 
@@ -101,16 +93,14 @@ def as_real(value: Any, name: str) -> Operand:
     array = _arrays.as_operand(value, name)
     if isinstance(array, DeviceView) and _arrays.is_bfloat16(array.dtype):
         return array
-    check_real(array.dtype.kind in "biuf", name, array)
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        raise TypeError(f"{name}: expected at most 64 bits, got dtype {array.dtype}")
-    return array
+    return check_real(array.dtype.kind in "biuf", name, array)
 
 
-def check_real(is_real: bool, name: str, array: Any) -> None:
-    """Raise unless the array has real numbers."""
+def check_real(is_real: bool, name: str, array: Any) -> Any:
+    """Return the array; raise unless it has real numbers."""
     if not is_real:
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
+    return array
 
 
 def check_callable(update: object) -> None:
@@ -120,13 +110,7 @@ def check_callable(update: object) -> None:
 
 
 def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: Any) -> Problem:
-    """Check a call, broadcast its arrays together and trace the update.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An argument does not fit; the message names it.
-    """
+    """Check a call, broadcast its arrays together and trace the update; errors name the argument."""
     check_callable(update)
     raw_states, state_structure = flatten(init, "init")
     if not raw_states:
@@ -134,11 +118,12 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     raw_inputs, input_structure = flatten(xs, "xs")
     inputs = [as_real(x, label("xs", input_structure, n)) for n, x in enumerate(raw_inputs)]
     states = [as_real(s, label("init", state_structure, n)) for n, s in enumerate(raw_states)]
-    shape = _common_shape(inputs, input_structure)
-    columns = _columns_of_states(states) if shape is None else ()
+    shape = _common_shape("xs", inputs, input_structure) if inputs else None
+    columns = _common_shape("init", states, state_structure) if shape is None else ()
     axis, length, columns = to_extent(shape, columns, axis, length)
+    without = f", the shape of xs without axis {axis}"
     broadcast_states = [
-        _broadcast_state(array, columns, label("init", state_structure, n), axis) for n, array in enumerate(states)
+        broadcast(array, columns, label("init", state_structure, n), without) for n, array in enumerate(states)
     ]
     default = _default_dtype(raw_inputs, inputs)
     input_dtypes = tuple(default if type(v) in _WEAK else _own_dtype(x) for v, x in zip(raw_inputs, inputs))
@@ -155,19 +140,6 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     return problem
 
 
-def _broadcast_state(state: Operand, columns: tuple[int, ...], name: str, axis: int) -> Operand:
-    if state.shape == columns:
-        return state
-    if type(state) is np.ndarray and not state.ndim:  # in a third of the time of np.broadcast_to
-        return np.ndarray(columns, state.dtype, state, 0, (0,) * len(columns))
-    try:
-        return np.broadcast_to(state, columns)
-    except ValueError:
-        raise ValueError(
-            f"{name}: shape {state.shape} does not broadcast to {columns}, the shape of xs without axis {axis}"
-        ) from None
-
-
 _WEAK = (int, float)  # Python's own numbers, which take the dtype of the other inputs
 
 
@@ -178,31 +150,18 @@ def _own_dtype(array: Operand) -> np.dtype[Any]:
 def _default_dtype(values: list[Any], arrays: list[Operand]) -> np.dtype[Any]:
     """The dtype of Python's own numbers among the arguments."""
     dtypes = {_own_dtype(x) for value, x in zip(values, arrays) if type(value) not in _WEAK}
-    if len(dtypes) == 1:
-        (common,) = dtypes
-    else:
-        common = np.result_type(*dtypes) if dtypes else np.dtype(np.float64)
+    common = np.result_type(*dtypes) if dtypes else np.dtype(np.float64)
     return common if common.kind == "f" else np.dtype(np.float64)
 
 
-def _common_shape(arrays: list[Operand], structure: Structure) -> tuple[int, ...] | None:
-    if not arrays:
-        return None
+def _common_shape(name: str, arrays: list[Operand], structure: Structure) -> Shape:
     if len(arrays) == 1:
         return arrays[0].shape
     try:
         return np.broadcast_shapes(*(x.shape for x in arrays))
     except ValueError:
-        shapes = ", ".join(f"{label('xs', structure, n)} {x.shape}" for n, x in enumerate(arrays))
-        raise ValueError(f"xs: shapes do not broadcast together: {shapes}") from None
-
-
-def _columns_of_states(states: list[Operand]) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*(s.shape for s in states))
-    except ValueError:
-        shapes = ", ".join(str(s.shape) for s in states)
-        raise ValueError(f"init: shapes do not broadcast together: {shapes}") from None
+        shapes = ", ".join(f"{label(name, structure, n)} {x.shape}" for n, x in enumerate(arrays))
+        raise ValueError(f"{name}: shapes do not broadcast together: {shapes}") from None
 
 
 def to_axis(axis: Any, ndim: int) -> int:
@@ -213,9 +172,7 @@ def to_axis(axis: Any, ndim: int) -> int:
     return place % ndim
 
 
-def to_extent(
-    shape: tuple[int, ...] | None, columns: tuple[int, ...], axis: Any, length: Any
-) -> tuple[int, int, tuple[int, ...]]:
+def to_extent(shape: Shape | None, columns: Shape, axis: Any, length: Any) -> tuple[int, int, Shape]:
     """The axis, the number of steps and the columns of a scan.
 
     `shape` is that of the inputs; None if there are none, and then `columns` are those of the states. Sizes may be
@@ -250,9 +207,13 @@ def rounded(array: Operand, dtype: np.dtype[Any]) -> Operand:
         return array.astype(dtype)
 
 
-def broadcast(array: Operand, shape: tuple[int, ...], name: str) -> Operand:
-    """An argument in a shape."""
+def broadcast(array: Operand, shape: Shape, name: str, what: str = "") -> Operand:
+    """An argument in a shape; `what` ends the error."""
+    if array.shape == shape:
+        return array
+    if type(array) is np.ndarray and not array.ndim:  # in a third of the time of np.broadcast_to
+        return np.ndarray(shape, array.dtype, array, 0, (0,) * len(shape))
     try:
         return np.broadcast_to(array, shape)
     except ValueError:
-        raise ValueError(f"{name}: shape {array.shape} does not broadcast to {shape}") from None
+        raise ValueError(f"{name}: shape {array.shape} does not broadcast to {shape}{what}") from None

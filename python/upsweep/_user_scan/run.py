@@ -25,10 +25,8 @@ __all__ = ["run_block", "scans_on", "stacked"]
 def scans_on(named: Mapping[str, Array], n_threads: int | None = None) -> contextlib.AbstractContextManager[Any]:
     """The executor of the scans of one call, entered for the time of the call.
 
-    Parameters
-    ----------
-    named : mapping of str to array
-        The arrays of the call by the names in error messages. Broadcast numbers of the host go with any device.
+    `named` has the arrays of the call by the names in error messages. Broadcast numbers of the host go with any
+    device.
     """
     views = {name: array for name, array in named.items() if any(array.strides) or isinstance(array, DeviceView)}
     if any(isinstance(array, DeviceView) for array in views.values()):
@@ -40,25 +38,11 @@ def run_block(
     spec: ScanSpec, inputs: Sequence[Array], states: Sequence[Any], dtypes: Sequence[np.dtype[Any]] = (),
     n_threads: int | None = None,
 ) -> tuple[list[Any], Any]:  # fmt: skip
-    """Run a block of steps.
+    """Run a block of steps: its outputs, in user order and in the block's library, and the states after it.
 
-    Parameters
-    ----------
-    spec : ScanSpec
-        The recurrence, and the extent of the block.
-    inputs : sequence of arrays
-        In scan order.
-    states : sequence of numbers or arrays
-        The states before the first step, of the user or of another block; each broadcasts to the columns.
-    dtypes : sequence of dtype
-        Of the outputs.
-
-    Returns
-    -------
-    outputs : list of arrays
-        In user order, of the block's library.
-    states : array
-        The states after the block, (states, *columns), float64.
+    The `inputs` are in scan order. The `states` before the first step are those of the user or of another block;
+    each broadcasts to the columns. Those after it are one array (states, *columns) in float64. `dtypes` are those
+    of the outputs.
     """
     named = {f"init[{n}]": as_real(state, f"init[{n}]") for n, state in enumerate(states)}
     before = [broadcast(state, spec.columns, name) for name, state in named.items()]

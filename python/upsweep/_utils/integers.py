@@ -9,13 +9,7 @@ __all__ = ["as_integer", "as_size"]
 
 
 def as_integer(value: Any, name: str, expected: str = "expected an integer") -> int:
-    """The argument as a Python integer.
-
-    Raises
-    ------
-    TypeError
-        It has no ``__index__``, or is a bool, which numpy refuses as an axis or a size, too.
-    """
+    """The argument as a Python integer: it has ``__index__``, and is no bool, which numpy refuses, too."""
     if type(value) is int:
         return value
     try:

@@ -1,12 +1,12 @@
-"""A progress bar on stderr, shown on terminals after the first second and removed at the end."""
+"""What commands print: tables, and a progress bar on stderr, shown on terminals after the first second."""
 
 from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
+from collections.abc import Sequence
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "format_table"]
 
 _WIDTH = 30
 _DELAY = 1.0  # seconds before the bar is drawn
@@ -32,9 +32,16 @@ class Progress:
         sys.stderr.flush()
         self._drawn = True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._drawn:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
+
+
+def format_table(rows: Sequence[Sequence[str]], alignments: str) -> str:
+    """Return rows of cells as lines of aligned columns; a column's alignment is "<" or ">"."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, alignments, widths)).rstrip()
+        for row in rows
+    )

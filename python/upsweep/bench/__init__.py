@@ -7,7 +7,7 @@ bytes; that of a peer's row is the peer's time over upsweep's. Every benchmark c
 sweeps, figures and ranks, is in ``asv_bench`` of the source distribution.
 
     __init__ (command)  ->  cases      the inputs, calls, references and peers
-                        ->  timing     interleaved samples, memory copies, CUDA events  ->  contention
+                        ->  timing     interleaved samples, memory copies, CUDA events
                         ->  report     rows as a table or JSON;  machine: what they were measured on
 """
 
@@ -131,9 +131,8 @@ def _measure(case: Case, inputs: tuple[Any, ...], device: str, rounds: int) -> l
     value = seconds["copy"] / ours if "copy" in seconds else case.n_pairs / ours / 1e9
     unit = "of copy" if "copy" in seconds else "Gpairs/s"
     fields: dict[str, Any] = {"contention": None if samples.quiet else samples.others}
-    rows = [
-        Row(case.name, case.dtype, ours, value, unit, n_bytes=case.n_bytes or None, method="upsweep", **fields)
-    ]
+    n_bytes = case.n_bytes or None
+    rows = [Row(case.name, case.dtype, ours, value, unit, n_bytes=n_bytes, method="upsweep", **fields)]
     for name in peers:
         title = f"{name} against {case.name}"
         rows.append(Row(title, case.dtype, seconds[name], seconds[name] / ours, "x", method=name, **fields))

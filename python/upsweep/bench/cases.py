@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -112,12 +113,8 @@ def _scans(n: int, on_cpu: bool, rng: np.random.Generator) -> Iterator[Case]:
                 loop = partial(_of_head, partial(getattr(reference, name), **keywords), head)
                 yield Case(
                     f"{name} {words}", inputs, partial(getattr(upsweep, name), **keywords, **out), loop,
-                    x.nbytes * (len(inputs) + 1), partial(_at, head), peers=dict(peers),
+                    x.nbytes * (len(inputs) + 1), itemgetter(head), peers=dict(peers),
                 )  # fmt: skip
-
-
-def _at(index: Any, result: Any) -> Any:
-    return result[index]
 
 
 def _of_head(function: Callable[..., Any], head: Any, *inputs: Array) -> Any:
@@ -156,22 +153,19 @@ def _pairs(n: int, on_cpu: bool, rng: np.random.Generator) -> Iterator[Case]:
             return sums if name == "Gaussian sum" else np.log(sums)
 
         words = f"{name}, D=3, {size:,} x {size:,}"
-        yield Case(words, (x, y), call, expected, 0, partial(_at, slice(_EXAMINED)))
+        yield Case(words, (x, y), call, expected, 0, itemgetter(slice(_EXAMINED)))
 
 
 def _user_scans(n: int, on_cpu: bool, rng: np.random.Generator) -> Iterator[Case]:
-    def average(s: Any, x: Any) -> Any:
-        return 0.9 * s + 0.1 * x
-
-    def cell(s: Any, x: Any) -> Any:
-        return np.tanh(s + x)
-
+    updates: dict[str, Callable[[Any, Any], Any]] = {
+        "average": lambda s, x: 0.9 * s + 0.1 * x, "tanh": lambda s, x: np.tanh(s + x)
+    }  # fmt: skip
     x = rng.random((n // 4096, 4096), np.float32)
     out = {"out": np.zeros_like(x)} if on_cpu else {}
     head = (slice(_EXAMINED),)
-    for name, update in (("average", average), ("tanh", cell)):
+    for name, update in updates.items():
         call = partial(upsweep.scan, update, 0.0, **out)
         loop = partial(_of_head, partial(reference.scan, update, 0.0), head)
         known = {"discounted_cumsum": partial(upsweep.discounted_cumsum, gamma=0.9, axis=0, **out)}
-        yield Case(f"scan by an update: {name} {x.shape}", (x,), call, loop, 2 * x.nbytes, partial(_at, head),
+        yield Case(f"scan by an update: {name} {x.shape}", (x,), call, loop, 2 * x.nbytes, itemgetter(head),
                    peers=dict(known) if name == "average" else {})  # fmt: skip

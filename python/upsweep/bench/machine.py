@@ -34,10 +34,6 @@ def _caches() -> list[str]:
     return sizes
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def describe() -> dict[str, Any]:
     """The machine and the versions, for the table's head and for JSON."""
     config = upsweep.show_config()
@@ -45,7 +41,8 @@ def describe() -> dict[str, Any]:
     config["cuda_library"] = config["cuda_library"] and Path(config["cuda_library"]).name
     if isinstance(config["cuda_architectures"], str):
         config["cuda_architectures"] = "does not load"
-    return {"cpu": _cpu_model(), "cores": _cores(), "caches": _caches(), **config}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"cpu": _cpu_model(), "cores": cores, "caches": _caches(), **config}
 
 
 def describe_cuda() -> dict[str, Any]:
@@ -54,16 +51,12 @@ def describe_cuda() -> dict[str, Any]:
 
     device = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
-        **describe(),
-        "gpu": device.name,
-        "gpu_processors": device.multi_processor_count,
+        **describe(), "gpu": device.name, "gpu_processors": device.multi_processor_count,
         "gpu_memory": f"{device.total_memory / 2**30:.0f} GiB",
         "gpu_l2": f"{device.L2_cache_size / 2**20:.0f} MiB",
-        "compute_capability": f"{device.major}.{device.minor}",
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cuda_driver": _driver_version(),
-    }
+        "compute_capability": f"{device.major}.{device.minor}", "torch": torch.__version__,
+        "cuda": torch.version.cuda, "cuda_driver": _driver_version(),
+    }  # fmt: skip
 
 
 def _driver_version() -> str:
@@ -75,16 +68,9 @@ def _driver_version() -> str:
 
 def text(described: dict[str, Any]) -> str:
     """The description in two lines, after one more for a GPU."""
-    caches = ", ".join(described["caches"]) or "caches unknown"
-    versions = ", ".join(f"{name} {described[name]}" for name in ("python", "numpy"))
-    gpu = ""
+    words = "{cpu}, {cores} cores, {caches}\nupsweep {version} ({isa}, OpenMP {openmp}), "
+    words += "python {python}, numpy {numpy}"
     if "gpu" in described:
-        gpu = (
-            f"{described['gpu']}, {described['gpu_processors']} processors, {described['gpu_memory']}, "
-            f"L2 {described['gpu_l2']}; torch {described['torch']}, CUDA {described['cuda']}, "
-            f"driver for CUDA {described['cuda_driver']}\n"
-        )
-    return (
-        f"{gpu}{described['cpu']}, {described['cores']} cores, {caches}\n"
-        f"upsweep {described['version']} ({described['isa']}, OpenMP {described['openmp']}), {versions}"
-    )
+        gpu = "{gpu}, {gpu_processors} processors, {gpu_memory}, L2 {gpu_l2}; torch {torch}, CUDA {cuda}, "
+        words = gpu + "driver for CUDA {cuda_driver}\n" + words
+    return words.format_map({**described, "caches": ", ".join(described["caches"]) or "caches unknown"})

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from upsweep._utils.progress import format_table
+
 __all__ = ["Row", "print_table", "write_json"]
 
 
@@ -64,11 +66,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 def print_table(rows: Sequence[Row]) -> None:
     """Print the rows under column titles, and how many thresholds were met."""
     head = ("case", "dtype", "time", "GB/s", "value", "threshold", "", "note")
-    table = [head, *map(_cells, rows)]
-    widths = [max(len(cells[column]) for cells in table) for column in range(len(head))]
-    for cells in table:
-        aligned = [f"{cell:{'>' if n in (2, 3) else '<'}{widths[n]}}" for n, cell in enumerate(cells)]
-        print("  ".join(aligned).rstrip())
+    print(format_table([head, *map(_cells, rows)], "<<>><<<<"))
     judged = [row for row in rows if row.met is not None]
     if judged:
         print(f"\n{sum(bool(row.met) for row in judged)} of {len(judged)} thresholds met")

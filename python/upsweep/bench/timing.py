@@ -12,35 +12,64 @@ time slices, whose ratios mean nothing.
 from __future__ import annotations
 
 import importlib
-import statistics
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from upsweep._backends import cpu
-from upsweep.bench.contention import ContentionWatch
 
-__all__ = ["Call", "Samples", "adders", "copiers", "event_seconds", "measure", "microseconds", "sample"]
+__all__ = ["Call", "Samples", "baseline", "copiers", "event_seconds", "measure", "sample"]
 
 Array = NDArray[Any]
 Call = Callable[[], object]
 
 if TYPE_CHECKING:
-    from upsweep._backends.cpu._isa import _baseline
+    from upsweep._backends.cpu._isa import _baseline as baseline
 else:
-    _baseline = importlib.import_module(f"upsweep._backends.cpu._isa.{cpu.level}._baseline")
+    baseline = importlib.import_module(f"upsweep._backends.cpu._isa.{cpu.level}._baseline")
 
 _BURST = 3
 _BATCHES = 3  # of rounds, until one is quiet
 _QUIET = 0.15  # of a core; what other processes may use of a quiet machine
 _AHEAD = 200_000  # clock cycles that a CUDA stream waits, about 0.1 ms, while the host launches the first calls
 _COPIES: tuple[Literal["memcpy", "plain", "stream"], ...] = ("memcpy", "plain", "stream")
-_ADDS: tuple[Literal["plain", "stream"], ...] = ("plain", "stream")
+
+
+def _used_seconds() -> float | None:
+    """CPU seconds that all processes have used on the cores this process may run on; None outside Linux."""
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+        cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    except (OSError, AttributeError):
+        return None
+    ticks = 0
+    for line in lines:
+        name, *counts = line.split()
+        if name in cores:
+            user, nice, system, _idle, _waiting, *interrupts = map(int, counts[:8])
+            ticks += user + nice + system + sum(interrupts)  # interrupts include the hypervisor's steal time
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class ContentionWatch:
+    """Measures the CPU time of other processes from its construction on."""
+
+    def __init__(self) -> None:
+        self._used, self._own, self._wall = _used_seconds(), time.process_time(), time.monotonic()
+
+    def share_of_others(self) -> float:
+        """CPU time of other processes as a share of one core's; 0 where it is unknown."""
+        used = _used_seconds()
+        if used is None or self._used is None:
+            return 0.0
+        others = (used - self._used) - (time.process_time() - self._own)
+        return max(0.0, others / max(time.monotonic() - self._wall, 1e-9))
 
 
 @dataclass
@@ -56,10 +85,6 @@ class Samples:
 
     def best(self, name: str) -> float:
         return min(self.seconds[name])
-
-    def fastest(self, prefix: str) -> str:
-        """The method with the fastest sample among those whose names begin with `prefix`."""
-        return min((name for name in self.seconds if name.startswith(prefix)), key=self.best)
 
     def merge(self, prefix: str) -> None:
         """Replace the methods ``"prefix ..."`` by one, `prefix`, with the fastest of them in each round."""
@@ -94,18 +119,6 @@ def measure(methods: Mapping[str, Call], rounds: int, burst: int = _BURST) -> Sa
     return samples
 
 
-def microseconds(methods: Mapping[str, Call], rounds: int, loops: int = 1000) -> dict[str, float]:
-    """Time calls that take microseconds: the median over rounds of the mean over `loops` calls."""
-    times: dict[str, list[float]] = {name: [] for name in methods}
-    for _ in range(rounds):
-        for name, call in methods.items():
-            begin = time.perf_counter()
-            for _ in range(loops):
-                call()
-            times[name].append((time.perf_counter() - begin) / loops * 1e6)
-    return {name: statistics.median(samples) for name, samples in times.items()}
-
-
 def event_seconds(run: Call) -> float:
     """Seconds between CUDA events before and after `run`, which launches work on torch's current stream.
 
@@ -124,11 +137,4 @@ def event_seconds(run: Call) -> float:
 
 def copiers(source: Array, target: Array, n_threads: int) -> dict[str, Call]:
     """Every way of copying the bytes of `source`, under names that begin with "copy"."""
-    return {f"copy {kind}": partial(_baseline.copy, source, target, n_threads, kind) for kind in _COPIES}
-
-
-def adders(a: Array, b: Array, target: Array, n_threads: int) -> dict[str, Call]:
-    """Every way of a + b -> target, under names that begin with "add"; only the number of bytes matters."""
-    if a.dtype not in (np.float32, np.float64):
-        a, b, target = (array.reshape(-1).view(np.float32) for array in (a, b, target))
-    return {f"add {kind}": partial(_baseline.add, a, b, target, n_threads, kind) for kind in _ADDS}
+    return {f"copy {kind}": partial(baseline.copy, source, target, n_threads, kind) for kind in _COPIES}
