@@ -81,7 +81,7 @@ def test_along_the_other_axis(device, name):
 
 
 @pytest.mark.parametrize("axis", ["i", "j"])
-@pytest.mark.parametrize("name, formula", named_formulas(), ids=[name for name, _ in named_formulas()])
+@pytest.mark.parametrize("name, formula", list(named_formulas()), ids=[name for name, _ in named_formulas()])
 def test_sums_of_formulas(device, name, formula, axis):
     rng = np.random.default_rng(1)
     shapes = [(45, 3), (70, 3), (70, 1), (1, 1), (45, 3)]

@@ -91,7 +91,9 @@ def sources(roots):
 
 
 @pytest.mark.parametrize(
-    "path", sources([CHECKOUT / folder for folder in FOLDERS]), ids=lambda path: str(path.relative_to(CHECKOUT))
+    "path",
+    list(sources([CHECKOUT / folder for folder in FOLDERS])),
+    ids=lambda path: str(path.relative_to(CHECKOUT)),
 )
 def test_no_private_terms(path):
     assert not places(path)

@@ -150,6 +150,13 @@ def test_balanced_clusters_are_of_equal_sizes(method, n, size):
     assert len(counts) == -(-n // size)
 
 
+def test_unsigned_points_are_ordered_as_signed_ones():
+    rng = np.random.default_rng(0)
+    points = rng.integers(0, [1, 200, 30], (500, 3))  # the axis without extent comes last
+    expected, got = (balanced_clusters(points.astype(dtype), 50, method="morton") for dtype in ("int64", "uint64"))
+    np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("method, dim", [("leaves", 2), ("morton", 2), ("leaves", 80), ("morton", 80)])
 def test_balanced_clusters_are_close(method, dim):
     x = points(4000, 2)

@@ -75,7 +75,7 @@ class ArrayOps:
         return self.xp.argsort(x, kind="stable")
 
     def descending_order(self, x: Any) -> Any:
-        return self.stable_order(-x)
+        return (x.shape[0] - 1 - self.stable_order(x[::-1]))[::-1]  # -x would wrap for unsigned integers
 
     def cumulative_sum(self, x: Any) -> Any:
         return self.xp.cumsum(x, 0, dtype=self.xp.int64)

@@ -61,7 +61,7 @@ def test_dtypes(name, dtype):
 
 
 @pytest.mark.parametrize("axis", ["i", "j"])
-@pytest.mark.parametrize("name, formula", named_formulas(), ids=[name for name, _ in named_formulas()])
+@pytest.mark.parametrize("name, formula", list(named_formulas()), ids=[name for name, _ in named_formulas()])
 def test_sums_of_formulas(name, formula, axis):
     rng = np.random.default_rng(1)
     shapes = [(450, 3), (700, 3), (700, 1), (1, 1), (450, 3)]
