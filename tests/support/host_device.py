@@ -49,15 +49,15 @@ def build(folder, text, *flags):
         header = folder / PREAMBLE.name
         if not header.exists():  # compiled once, since it takes longer than a kernel
             header.write_text(PREAMBLE.read_text())
-            _compile("-x", "c++-header", header, "-o", f"{header}.gch", *flags)
+            compile_cpp("-x", "c++-header", header, "-o", f"{header}.gch", *flags)
         source = path.with_suffix(".cpp")
         kernels = text.replace(kernel_text("device"), "")
         source.write_text(f'#include "{header.name}"\n{kernels}{launchers(kernels)}')
-        _compile("-shared", source, "-o", path, *flags)
+        compile_cpp("-shared", source, "-o", path, *flags)
     return path
 
 
-def _compile(*arguments):
+def compile_cpp(*arguments):
     # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
     # Fortified, a jump from the stack of one fiber to that of another is an error.
     plain = ("-fno-gnu-unique", "-U_FORTIFY_SOURCE")

@@ -6,11 +6,10 @@ On the host, threads are fibers and blocks run one after the other; only nvcc an
 import contextlib
 import ctypes
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
-from host_device import describe
+from host_device import compile_cpp, describe
 from numpy.lib.array_utils import byte_bounds
 from upsweep._backends.cuda import abi, scan_launch
 from upsweep._backends.cuda.memory import DeviceMemory
@@ -72,10 +71,8 @@ def compile_library(folder):
         (folder / source).write_text((SUPPORT / source).read_text())
     (folder / "unit.cpp").write_text(UNIT)
     library = folder / "reduce.so"
-    command = ["g++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "-fno-gnu-unique"]
-    command += [f"-I{folder}", f"-I{folder / 'include'}"]
-    done = subprocess.run([*command, folder / "unit.cpp", "-o", library], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:4000]
+    flags = ["-std=c++20", "-O1", "-shared", "-ffp-contract=off", f"-I{folder}", f"-I{folder / 'include'}"]
+    compile_cpp(*flags, folder / "unit.cpp", "-o", library)
     return HostLibrary(library)
 
 
