@@ -63,7 +63,9 @@ def test_a_stage_of_the_body_at_a_loop_of_another():
     s = te.create_schedule(scan.op)
     outer, _ = s[second].split(second.op.axis[1], factor=32)
     s[first].compute_at(s[second], outer)
-    text = str(te.lower(s, [X, scan], simple_mode=True))
+    lowered = te.lower(s, [X, scan], simple_mode=True)
+    text = str(lowered)
+    assert lowered.text == repr(lowered) == text and type(lowered.text) is str
     assert "allocate first[float32 * 32]" in text
     assert text.index("for (i.outer") < text.index("produce first") < text.index("for (i.inner")
     np.testing.assert_allclose(te.build(s, [X, scan])(x), expected, rtol=1e-6)

@@ -21,6 +21,11 @@ class Lowered(str):
     __slots__ = ()
     __repr__ = str.__str__
 
+    @property
+    def text(self) -> str:
+        """The text as a plain str."""
+        return str(self)
+
 
 def _device_of(target: Any) -> int | None:
     """The CUDA device of a target; None: the CPU."""
