@@ -17,8 +17,8 @@ import numpy as np
 import upsweep
 
 __all__ = [
-    "Arrays", "Case", "Direct", "PeerThresholds", "Source", "as_float64", "as_numpy", "microseconds", "n_threads",
-    "ordered", "relative_error", "sizes",
+    "Arrays", "Case", "Direct", "OneDimensional", "PeerThresholds", "Source", "as_float64", "as_numpy",
+    "microseconds", "n_threads", "ordered", "relative_error", "sizes",
 ]  # fmt: skip
 
 PeerThresholds = tuple[tuple[str, float | None], ...]
@@ -108,6 +108,20 @@ class Case:
     def versus_scale(self) -> float:
         """The work of this case over that of the call it is compared with."""
         return 1.0
+
+
+class OneDimensional(Case):
+    """A case over one array of `n` elements, as counts and histograms are."""
+
+    n: int
+
+    @property
+    def length(self) -> int:
+        return self.n
+
+    @property
+    def family(self) -> str:
+        return self.label.replace(f"{self.n:,} ", "n ", 1)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _COPY = 4.27e12  # bytes a second that a copy moves on the GPU that the times be
 
 
 @dataclass(frozen=True)
-class Case(base.Case):
+class Case(base.OneDimensional):
     """One call to time. Metrics besides `base.Case`'s: "of uniform", the time of uniform keys over that of these;
     "of free", the time without `deterministic` over that with it.
     """
@@ -52,14 +52,6 @@ class Case(base.Case):
         words = ["bincount", f"{self.n:,}", f"in {self.n_bins:,} bins"]
         words += [f"{self.weights} weights"] * (self.weights is not None) + [self.distribution]
         return " ".join(words + ["deterministic"] * self.deterministic)
-
-    @property
-    def length(self) -> int:
-        return self.n
-
-    @property
-    def family(self) -> str:
-        return self.label.replace(f"{self.n:,} ", "n ", 1)
 
     @property
     def n_bytes(self) -> int:

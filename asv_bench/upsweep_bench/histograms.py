@@ -22,7 +22,7 @@ _CPU_PEERS = ("torch.histc", "boost-histogram", "fast-histogram")
 
 
 @dataclass(frozen=True)
-class Case(base.Case):
+class Case(base.OneDimensional):
     """One call to time, of numbers from 0 to `width`. `edges`: bins differ in width. `ranged`: with limits."""
 
     n: int
@@ -43,14 +43,6 @@ class Case(base.Case):
         words = [self.function_name, f"{self.n:,} in {self.bins:,} bins"] + ["of given edges"] * self.edges
         words += [f"{self.weights} weights"] * (self.weights is not None) + [self.pattern]
         return " ".join(words + ["range of the data"] * (not self.ranged))
-
-    @property
-    def length(self) -> int:
-        return self.n
-
-    @property
-    def family(self) -> str:
-        return self.label.replace(f"{self.n:,} ", "n ", 1)
 
     @property
     def n_bytes(self) -> int:
