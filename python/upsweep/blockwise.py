@@ -348,7 +348,8 @@ class _Updated:
         """Return the result of a block, and the state after it as users see it."""
         # Imported here, because `import upsweep` does not load the compiler of updates.
         from upsweep import user_scan
-        from upsweep._user_scan.problem import arranged, check, flatten, rounded
+        from upsweep._compiler.recurrences.trace import arranged
+        from upsweep._user_scan.problem import check, flatten, rounded
         from upsweep._user_scan.run import run_block
 
         xs = blocks["xs"]

@@ -16,8 +16,6 @@ from upsweep._arrays import libraries
 from upsweep._arrays.descriptor import Array, DeviceView, Operand
 from upsweep._arrays.dtypes import is_bfloat16
 
-__all__ = ["as_array", "as_number", "as_operand", "cast", "check_device", "refuse_device"]
-
 # Libraries whose arrays would lose their type, device or laziness in np.asarray.
 _OTHER_LIBRARIES = ("torch", "cupy", "dask", "jax", "jaxlib", "tensorflow")
 

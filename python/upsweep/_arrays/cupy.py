@@ -12,8 +12,6 @@ import numpy as np
 from upsweep._arrays.descriptor import Array, DeviceView, Origin
 from upsweep._arrays.interface import AnyDType, Library, Shape
 
-__all__ = ["CUPY"]
-
 
 class _Cupy(Library):
     allocates = computes = transposes = has_current_stream = True

@@ -20,9 +20,6 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "DeviceView", "Operand", "Origin", "contiguous_strides", "user_array"]
-
-
 Array = NDArray[Any]
 # An ndarray or a DeviceView. As a union it would need a cast in every executor, which takes one of the two.
 Operand: TypeAlias = Any

@@ -26,8 +26,6 @@ from typing import Any
 from upsweep import _arrays
 from upsweep._arrays.libraries import PLAIN
 
-__all__ = ["dispatched", "handlers", "refuse_method", "register"]
-
 _loaders: dict[str, Callable[[], Any]] = {}
 
 

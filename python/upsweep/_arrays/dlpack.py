@@ -19,8 +19,6 @@ from upsweep._arrays.interface import Library
 from upsweep._arrays.libraries import PLAIN, any_torch, library_of, type_name
 from upsweep._arrays.torch import TORCH
 
-__all__ = ["any_dlpack_only", "call_via_dlpack"]
-
 # DLPack's device types: host memory and pinned memory; device memory and managed memory.
 _CPU, _CUDA = (1, 3), (2, 13)
 

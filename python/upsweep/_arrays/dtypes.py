@@ -10,11 +10,6 @@ from numpy.typing import DTypeLike
 
 from upsweep._arrays.descriptor import Operand
 
-__all__ = [
-    "accumulator_dtype", "as_dtype", "can_hold", "complex_dtype", "inexact_dtype", "is_bfloat16", "name_of",
-    "result_dtype", "state_dtype",
-]  # fmt: skip
-
 DType = np.dtype[Any]
 
 

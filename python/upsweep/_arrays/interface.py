@@ -17,8 +17,6 @@ import numpy as np
 
 from upsweep._arrays.descriptor import Array, DeviceView, Origin, contiguous_strides
 
-__all__ = ["NUMBA", "AnyDType", "Library", "Shape"]
-
 Shape = tuple[int, ...]
 AnyDType = np.dtype[Any] | str  # a name for dtypes that numpy lacks
 

@@ -16,12 +16,6 @@ from upsweep._arrays.cupy import CUPY
 from upsweep._arrays.descriptor import Array, DeviceView, Operand, Origin, contiguous_strides
 from upsweep._arrays.interface import NUMBA, Library, Shape
 
-__all__ = [
-    "PLAIN", "Placement", "address_on_device", "any_dask", "any_on_device", "any_torch", "broadcast_together",
-    "calculates", "common_placement", "copied", "copy_to_device_of", "device_layout_key", "host_layout_key",
-    "library_of", "namespace", "on_device", "on_device_of", "stacked", "type_name", "view",
-]  # fmt: skip
-
 # The types of most arguments. All others are examined.
 PLAIN = frozenset((type(None), bool, int, float, complex, str, list, tuple, np.ndarray))
 

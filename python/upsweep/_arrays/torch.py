@@ -16,8 +16,6 @@ from upsweep._arrays.descriptor import Array, DeviceView, Origin
 from upsweep._arrays.dtypes import name_of
 from upsweep._arrays.interface import AnyDType, Library, Shape
 
-__all__ = ["TORCH"]
-
 
 class _Torch(Library):
     allocates = computes = has_current_stream = True

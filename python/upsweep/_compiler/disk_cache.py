@@ -26,8 +26,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Status", "fetch", "fetch_or_compile", "folder", "source_digest", "status", "store"]
-
 VARIABLE = "UPSWEEP_CACHE_DIR"
 _MAGIC = b"upsweep-code-1\n"
 _DIGEST_BYTES = 32

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["edge_thresholds", "key_dtype", "linear_thresholds", "uniform_thresholds"]
-
 Array = NDArray[Any]
 DType = np.dtype[Any]
 

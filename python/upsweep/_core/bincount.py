@@ -21,11 +21,6 @@ from upsweep._core import checks
 from upsweep._core.layout import moveaxis
 from upsweep._core.scan import check_out
 
-__all__ = [
-    "Count", "check_memory", "device_result_dtype", "key_error", "memory_error", "normalise_count",
-    "outside_error",
-]  # fmt: skip
-
 DType = np.dtype[Any]
 
 

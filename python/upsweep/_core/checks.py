@@ -14,12 +14,6 @@ import numpy as np
 
 from upsweep._utils.integers import as_integer, as_size
 
-__all__ = [
-    "bins_of_out", "check_axis", "check_bins", "check_carry_state", "check_count_keywords", "check_imaginary",
-    "check_keys", "check_output", "check_reset", "check_scan_axis", "check_state", "check_weights", "check_window",
-    "check_window_gamma", "check_writeable", "common_shape", "shape_error", "state_shape_error",
-]  # fmt: skip
-
 Shape = tuple[int, ...]
 CanHold = Callable[[Any, Any], bool]  # whether a state of one dtype can be set to a value of another
 

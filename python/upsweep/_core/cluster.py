@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ArrayOps"]
-
 _MORTON_BITS = 62  # bits of a nonnegative int64, with one to spare
 
 

@@ -20,11 +20,6 @@ from upsweep._arrays import DeviceView, Operand
 from upsweep._core import bin_thresholds
 from upsweep._utils.integers import as_integer
 
-__all__ = [
-    "Extremes", "Histogram", "as_count", "as_numbers", "as_weights", "explicit_edges", "histc_range",
-    "refuse_long_double", "uniform_edges",
-]  # fmt: skip
-
 _MAX_BINS = 1 << 30  # kernels compute bins in 32 bits
 
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from upsweep._arrays import DeviceView, Operand
 
-__all__ = ["address", "have_same_memory", "merge_axes", "moveaxis", "overlap", "overlaps_itself"]
-
 
 def moveaxis(array: Operand, source: int, destination: int) -> Operand:
     """Move one axis, both positions counted from the front; faster than ``np.moveaxis``."""

@@ -18,10 +18,6 @@ from upsweep._arrays import DeviceView, Operand, Placement
 from upsweep._core import checks
 from upsweep._core.layout import have_same_memory, overlap, overlaps_itself
 
-__all__ = [
-    "Scan", "check_out", "check_overlap", "discounted_problem", "normalise", "recurrence_problem", "sum_problem",
-]  # fmt: skip
-
 
 @dataclass
 class Scan:

@@ -19,8 +19,6 @@ from upsweep._compiler.recurrences.associative import Monoid, find_linear, find_
 from upsweep._compiler.recurrences.recurrence import Recurrence, with_constants
 from upsweep._core.layout import moveaxis
 
-__all__ = ["Explanation", "ScanSpec", "choose_path", "repeated_number", "with_host_numbers"]
-
 
 @dataclass(frozen=True)
 class ScanSpec:

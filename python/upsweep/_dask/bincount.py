@@ -14,8 +14,6 @@ from upsweep import _arrays, _backends
 from upsweep._core import bincount as bincount_problem
 from upsweep._dask.graph import Graph, Index, Key, align_blocks, as_operands, placeholder
 
-__all__ = ["bincount"]
-
 Counted = tuple[Any, Any]  # counts, number of invalid keys
 
 

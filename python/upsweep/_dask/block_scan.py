@@ -18,8 +18,6 @@ from dask._task_spec import List, Task, TaskRef
 from upsweep import _arrays
 from upsweep._dask.graph import FAN_IN, Chunks, Graph, Index, Key, split_groups
 
-__all__ = ["IN_ORDER", "METHODS", "BlockOperations", "BlockScan", "check_method", "finish_state"]
-
 METHODS = ("sequential", "tree")
 IN_ORDER = "in order"  # for updates whose steps cannot be combined into a carry
 

@@ -16,11 +16,6 @@ from dask.highlevelgraph import HighLevelGraph
 
 from upsweep import _arrays
 
-__all__ = [
-    "FAN_IN", "Blocks", "Chunks", "Graph", "Index", "Key", "align_blocks", "as_operands", "blocks_like",
-    "check_library", "placeholder", "reject_options", "split_groups",
-]  # fmt: skip
-
 FAN_IN = 8  # of a tree: 1/7 of a task per block on the way up, and as many on the way down
 
 Index = tuple[int, ...]  # of a block

@@ -14,8 +14,6 @@ from dask.base import tokenize
 from upsweep import _backends
 from upsweep._dask.graph import Graph, align_blocks, as_operands
 
-__all__ = ["histogram"]
-
 # The dtypes that sums are added in from block to block; they are rounded to that of the weights once, at the end.
 _WIDE = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 

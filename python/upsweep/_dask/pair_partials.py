@@ -24,8 +24,6 @@ import numpy as np
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 
-__all__ = ["Partial", "combine", "finish", "reduce_block"]
-
 Partial = tuple[Any, ...]
 Run = Callable[[PairReduction, Sequence[Any]], tuple[Any, ...]]
 

@@ -24,8 +24,6 @@ from upsweep._dask.block_scan import check_method
 from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, check_library
 from upsweep._dask.pair_partials import Partial
 
-__all__ = ["operands", "run_pairs"]
-
 
 def operands(named: Sequence[tuple[str, Any]]) -> list[Any]:
     """Return arguments as dask arrays of known sizes, and numbers as arrays."""

@@ -15,8 +15,6 @@ from upsweep._core import scan as scan_problem
 from upsweep._dask.block_scan import BlockScan, check_method, finish_state
 from upsweep._dask.graph import Graph, Index, align_blocks, as_operands, placeholder
 
-__all__ = ["scan"]
-
 
 @dataclass(frozen=True)
 class _Operations:

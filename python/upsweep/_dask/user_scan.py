@@ -15,15 +15,13 @@ from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._compiler.recurrences.associative import Monoid, find_monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence, written
-from upsweep._compiler.recurrences.trace import Traced
+from upsweep._compiler.recurrences.trace import Traced, arranged
 from upsweep._core.user_scan import Explanation, ScanSpec
 from upsweep._dask.block_scan import IN_ORDER, BlockScan, check_method, finish_state
 from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, placeholder
 from upsweep._user_scan.aggregates import UpdateCarry, advance, is_regular, merge, reduce_block
-from upsweep._user_scan.problem import Problem, arranged, as_real, check, flatten, label, to_extent
+from upsweep._user_scan.problem import Problem, as_real, check, flatten, label, to_extent
 from upsweep._user_scan.run import run_block, stacked
-
-__all__ = ["explain", "user_scan"]
 
 Update = Callable[..., Any]
 

@@ -17,18 +17,6 @@ from upsweep._core import checks
 from upsweep._torch import executors, scan_ops
 from upsweep._torch import scan as torch_scan
 
-__all__ = [
-    "Parts",
-    "apply",
-    "combine",
-    "cumulative_sum_carry",
-    "discounted_cumsum_carry",
-    "factor_dtype",
-    "linear_recurrence_carry",
-    "reduce",
-    "wide_dtype",
-]
-
 Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
 
 

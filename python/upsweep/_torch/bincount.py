@@ -17,8 +17,6 @@ from upsweep._torch import bincount_ops, executors
 from upsweep._torch import scan as torch_scan
 from upsweep._torch.graph_breaks import graph_break
 
-__all__ = ["bincount"]
-
 
 @graph_break("bincount looks at its keys, unless both the number of bins (length=) and invalid='drop' are given")
 def bincount(

@@ -17,8 +17,6 @@ from torch import Tensor
 from upsweep._torch import executors
 from upsweep._torch.operations import Operation
 
-__all__ = ["Request", "count", "look_up"]
-
 
 class Request(NamedTuple):
     """A checked count: the arguments of the operation, and what only its eager form takes.

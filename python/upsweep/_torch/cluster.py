@@ -10,8 +10,6 @@ from torch import Tensor
 
 from upsweep._core.cluster import ArrayOps
 
-__all__ = ["TensorOps"]
-
 _COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # what torch.bincount takes
 
 

@@ -13,8 +13,6 @@ import torch
 
 from upsweep._torch.graph_breaks import MARKED
 
-__all__ = ["bincount", "call_via_numpy", "scan"]
-
 
 def _disabled(name: str) -> Callable[..., Any]:
     function, reason = MARKED[name]

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["MARKED", "graph_break"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 MARKED: dict[str, tuple[Callable[..., Any], str]] = {}  # by name: the function and the reason that users see

@@ -15,8 +15,6 @@ from torch import Tensor
 from upsweep import _arrays, _backends
 from upsweep._torch import executors
 
-__all__ = ["with_tensors"]
-
 
 def _device_type(tensor: Tensor) -> str:
     return str(tensor.device.type)

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Operation", "register", "to_front"]
-
 _library = torch.library.Library("upsweep", "DEF")
 
 

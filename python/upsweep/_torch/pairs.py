@@ -22,8 +22,6 @@ from upsweep._compiler.formulas.reduction import outputs
 from upsweep._torch import executors, scan
 from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["numbers", "reduce", "solve", "value_and_grad"]
-
 Problem = Any  # upsweep.pairs.function.PairProblem
 Function = Any  # upsweep.pairs.function.PairFunction
 

@@ -22,14 +22,13 @@ from torch import Tensor
 
 from upsweep._arrays.dispatch import handlers
 from upsweep._compiler.recurrences.guards import Entry
+from upsweep._compiler.recurrences.trace import arranged
 from upsweep._torch import scan as torch_scan
 from upsweep._torch import user_scan_autograd, user_scan_tensors
 from upsweep._torch.graph_breaks import graph_break
 from upsweep._torch.user_scan_plans import TensorScan, layout_key
 from upsweep._user_scan.cached_calls import compiled_scans, layout_keys
-from upsweep._user_scan.problem import Problem, arranged, check, check_checkpoint, flatten
-
-__all__ = ["as_arrays", "from_arrays", "prepare", "scan"]
+from upsweep._user_scan.problem import Problem, check, check_checkpoint, flatten
 
 _NOTHING = bytes(8)
 

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from upsweep._compiler.recurrences.recurrence import parsed, written
+from upsweep._compiler.recurrences.trace import arranged
 from upsweep._core.user_scan import ScanSpec
 from upsweep._torch import compiler_disabled, user_scan_autograd, user_scan_tensors
 from upsweep._torch.operations import register
-from upsweep._user_scan.problem import arranged, check, flatten, to_extent
-
-__all__ = ["compiled_scan", "recurrence", "run"]
+from upsweep._user_scan.problem import check, flatten, to_extent
 
 
 def _spec(update: str, state: Tensor, length: int, axis: int, reverse: bool) -> ScanSpec:

@@ -24,8 +24,6 @@ from upsweep._user_scan.cached_calls import DeviceScan
 from upsweep._user_scan.problem import Problem
 from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["Derivative", "TensorScan", "layout_key"]
-
 _MAX_PLANS = 16  # of combinations of cotangents and their layouts
 _DTYPES = frozenset((torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64))
 

@@ -17,8 +17,6 @@ from upsweep import _arrays
 from upsweep._torch import executors, scan
 from upsweep._torch.graph_breaks import graph_break
 
-__all__ = ["call_via_numpy"]
-
 _VALUES = (type(None), bool, int, float, complex, str, np.generic)
 
 

@@ -18,12 +18,10 @@ import numpy as np
 from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._compiler.recurrences.associative import Monoid, find_monoid, repeated_factor
-from upsweep._compiler.recurrences.trace import Structure
+from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.user_scan import ScanSpec
-from upsweep._user_scan.problem import Problem, arranged, as_real, broadcast, flatten, label
+from upsweep._user_scan.problem import Problem, as_real, broadcast, flatten, label
 from upsweep._user_scan.run import run_block, stacked
-
-__all__ = ["UpdateCarry", "advance", "carry_of", "is_regular", "merge", "reduce_block"]
 
 _HUGE = 1e200  # from here on, products of states and aggregates may overflow where the sequential scan does not
 _EXTREMES = {"max": np.maximum, "min": np.minimum, "logaddexp": np.logaddexp}

@@ -24,13 +24,11 @@ from upsweep import _arrays, _backends
 from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.recurrences.guards import GuardedCache
 from upsweep._compiler.recurrences.recurrence import keeping_states
-from upsweep._compiler.recurrences.trace import Structure
+from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.layout import address, overlap
 from upsweep._core.scan import check_out
 from upsweep._core.user_scan import repeated_number, with_host_numbers
-from upsweep._user_scan.problem import Problem, arranged, check, label, rounded
-
-__all__ = ["CompiledScan", "DeviceScan", "compiled_scans", "layout_keys", "scan_arrays"]
+from upsweep._user_scan.problem import Problem, check, label, rounded
 
 _MAX_SCANS = 64  # of an update
 _EXACT = 2**53  # up to here a Python integer is the same number in float64

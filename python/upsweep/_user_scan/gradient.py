@@ -16,15 +16,13 @@ import numpy as np
 from upsweep._arrays import Array, DeviceView, user_array
 from upsweep._compiler.formulas.nodes import make
 from upsweep._compiler.recurrences.recurrence import Recurrence, adjoint, input_, keeping_states, state
-from upsweep._compiler.recurrences.trace import Structure
+from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.checks import Shape
 from upsweep._core.layout import moveaxis
 from upsweep._core.user_scan import ScanSpec
 from upsweep._user_scan import problem as arguments
-from upsweep._user_scan.problem import Problem, arranged, label, rounded
+from upsweep._user_scan.problem import Problem, label, rounded
 from upsweep._user_scan.run import scans_on
-
-__all__ = ["Gradients", "backward", "gradient", "run_segments"]
 
 
 class Gradients(NamedTuple):

@@ -16,15 +16,10 @@ from upsweep import _arrays
 from upsweep._arrays import DeviceView, Operand
 from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.symbols import floating
-from upsweep._compiler.recurrences.trace import Structure, Traced, arranged, cached_trace
+from upsweep._compiler.recurrences.trace import Structure, Traced, cached_trace
 from upsweep._core.checks import Shape
 from upsweep._core.user_scan import Explanation, ScanSpec, choose_path, with_host_numbers
 from upsweep._utils.integers import as_integer, as_size
-
-__all__ = [
-    "Problem", "arranged", "as_real", "broadcast", "check", "check_checkpoint", "flatten", "label", "rounded",
-    "to_axis", "to_extent",
-]  # fmt: skip
 
 Update = Callable[[Any, Any], Any]
 

@@ -19,8 +19,6 @@ from upsweep._arrays import Array, DeviceView
 from upsweep._core.user_scan import ScanSpec
 from upsweep._user_scan.problem import as_real, broadcast, rounded
 
-__all__ = ["run_block", "scans_on", "stacked"]
-
 
 def scans_on(named: Mapping[str, Array], n_threads: int | None = None) -> contextlib.AbstractContextManager[Any]:
     """The executor of the scans of one call, entered for the time of the call.

@@ -10,8 +10,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["named", "with_example"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])  # or a class
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-__all__ = ["as_integer", "as_size"]
-
 
 def as_integer(value: Any, name: str, expected: str = "expected an integer") -> int:
     """The argument as a Python integer: it has ``__index__``, and is no bool, which numpy refuses, too."""

@@ -6,8 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-__all__ = ["Progress", "format_table"]
-
 _WIDTH = 30
 _DELAY = 1.0  # seconds before the bar is drawn
 

@@ -9,8 +9,6 @@ from upsweep._backends import cpu
 from upsweep._core import bincount
 from upsweep._core.bincount import Count
 
-__all__ = ["run", "store"]
-
 
 def run(count: Count, n_threads: int | None) -> tuple[Array, np.int64 | None]:
     """Return the result, or the user's `out`, and the number of dropped keys if that is requested."""

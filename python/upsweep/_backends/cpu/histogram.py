@@ -10,8 +10,6 @@ from upsweep._arrays import Array
 from upsweep._backends import cpu
 from upsweep._core.histogram import Extremes, Histogram
 
-__all__ = ["find_extremes", "run"]
-
 
 def run(problem: Histogram, n_threads: int | None) -> Array:
     """Return the counts (int64), or the sums of weights: uint64 modulo 2**64, float64 or complex128."""

@@ -14,8 +14,6 @@ from upsweep._compiler.loops.expressions import Expr
 from upsweep._compiler.loops.statements import Buffer, Statement
 from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["compile_nest"]
-
 _loaded: LRUCache[tuple[str, str], jit.Loaded] = LRUCache(256)  # by instruction set and LLVM text
 
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 import upsweep._backends.cpu._machine as _machine
 
-__all__ = ["symbols"]
-
 
 @functools.cache
 def symbols(names: Sequence[str]) -> dict[str, int]:

@@ -18,8 +18,6 @@ from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.llvm.pairs.kernel import CompiledReduction
 from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["plan", "run"]
-
 Array = NDArray[Any]
 
 _MAX_COLUMNS = 2**31  # of ranges with float32: indices have as many bits as the values of the same vector

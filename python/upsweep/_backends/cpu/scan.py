@@ -8,8 +8,6 @@ from upsweep._arrays import Array
 from upsweep._backends import cpu
 from upsweep._core.scan import Scan
 
-__all__ = ["REAL", "reduce", "run"]
-
 REAL, _COMPLEX, _INTEGER = 0, 1, 2  # codes of accumulators in src/bindings/_scans.pyx
 _ACCUMULATORS = {"f": REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 

@@ -13,13 +13,6 @@ from typing import Any, TypeVar
 
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
-__all__ = [
-    "ABI", "ACCUMULATORS", "COUNT_REGIMES", "DTYPES", "FUNCTIONS", "LINES_BACKWARD_FORMAT", "LINES_FORMAT",
-    "MAX_DIMS", "NEEDS_WORKSPACE", "NO_KERNEL", "OK", "REGIMES", "STATUS", "STRUCTS", "Array", "Count",
-    "CountPlan", "Histogram", "Lines", "LinesBackward", "Plan", "Reduction", "ScanProblem", "ask",
-    "call_with_workspace", "fill_array",
-]  # fmt: skip
-
 Answer = TypeVar("Answer", bound=ctypes.Structure)
 
 ABI = 4

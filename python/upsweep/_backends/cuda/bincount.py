@@ -22,8 +22,6 @@ from upsweep._core import bincount
 from upsweep._core.bincount import Count, key_error
 from upsweep._core.histogram import Histogram
 
-__all__ = ["to_host", "find_extremes", "linear_rank_hint", "run_count", "run_histogram", "to_device"]
-
 
 def run_count(count: Count, device: int | None = None) -> tuple[Any, Any]:
     """Run a count; return the result and, if it is asked for, the number of dropped keys.

@@ -14,11 +14,6 @@ from typing import Any
 from upsweep._backends.cuda import abi, library
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
-__all__ = [
-    "INTEGERS", "count", "count_checked", "describe", "describe_histogram", "find_extremes", "find_range",
-    "histogram", "key_range", "plan", "plan_histogram", "read_value_range", "threshold_dtype", "value_range",
-]  # fmt: skip
-
 INTEGERS = frozenset(name for name in abi.DTYPES if name.rstrip("0123456789") in ("bool", "int", "uint"))
 
 # Empty arrays may have no address, but to the library no address means no weights. Nothing reads this one.

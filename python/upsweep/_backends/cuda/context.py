@@ -20,8 +20,6 @@ from upsweep._backends.cuda import library
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.memory import DeviceMemory
 
-__all__ = ["ExecutionContext"]
-
 
 class ExecutionContext:
     """The stream, the allocator and the temporaries of one call.

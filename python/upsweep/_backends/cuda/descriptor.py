@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from upsweep._arrays import DeviceView, Operand, name_of
 
-__all__ = ["Allocate", "ArrayDescriptor", "describe"]
-
 # Returns the pointer of that many bytes on the device, and an object that keeps them from being used for something
 # else before the work that was started up to now is done.
 Allocate = Callable[[int], tuple[int, object]]

@@ -14,8 +14,6 @@ from typing import Any
 
 from upsweep._backends.cuda.library import CudaError
 
-__all__ = ["Device", "Function", "Memory", "Module", "device"]
-
 _INT, _POINTER, _SIZE, _UNSIGNED = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
 _ADDRESS = ctypes.c_uint64  # of device memory
 _LAUNCH = (_POINTER, *[_UNSIGNED] * 7, _POINTER, ctypes.POINTER(_POINTER))

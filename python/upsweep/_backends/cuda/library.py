@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["CudaError", "Library", "check_device", "find", "load", "read_bytes", "synchronize"]
-
 NAME = "libupsweep_cuda.so"
 
 

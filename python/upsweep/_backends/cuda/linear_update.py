@@ -14,8 +14,6 @@ from upsweep._backends.cuda.user_scan_layout import ScanArrays
 from upsweep._compiler.recurrences.associative import LinearUpdate, find_linear
 from upsweep._core.user_scan import ScanSpec
 
-__all__ = ["LinearLaunch", "prepare"]
-
 # The library computes states of 16-bit results in float32, and rounds these once; an update rounds to its own
 # dtype.
 _INPUT_DTYPES = ("float16", "bfloat16", "float32", "float64")

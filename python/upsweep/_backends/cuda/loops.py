@@ -12,8 +12,6 @@ from upsweep._backends.cuda import loops_launch
 from upsweep._backends.cuda.descriptor import describe
 from upsweep._backends.cuda.staging import open_context
 
-__all__ = ["compile_ahead", "prepare", "run_nest", "start"]
-
 compile_ahead, start = loops_launch.compile_ahead, loops_launch.start
 
 

@@ -20,8 +20,6 @@ from upsweep._compiler.cuda.loops.launch_plan import Launch, Plan
 from upsweep._compiler.cuda.loops.program import Program
 from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["PreparedNest", "compile_ahead", "prepare", "run", "start"]
-
 _lock = threading.Lock()
 
 

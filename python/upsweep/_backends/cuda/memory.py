@@ -16,8 +16,6 @@ from upsweep._arrays import Array
 from upsweep._backends.cuda import library
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 
-__all__ = ["DeviceCopy", "DeviceMemory", "wait_for", "why_no_device"]
-
 
 class DeviceMemory:
     """Allocations of one call on its stream, freed together."""

@@ -9,8 +9,6 @@ from upsweep._arrays import Operand, user_array
 from upsweep._backends.cuda import pairs_launch
 from upsweep._backends.cuda.staging import open_context
 
-__all__ = ["run_pairs"]
-
 
 def run_pairs(
     reduction: Any, arrays: Sequence[Operand], n_i: int, n_j: int, batch: tuple[int, ...], ranges: Any,

@@ -27,8 +27,6 @@ from upsweep._compiler.lowering.lower import lower
 from upsweep._core.layout import merge_axes
 from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["PairKernels", "prepare", "results_of", "run"]
-
 FEW_ROWS = 128  # up to which a thread has one row
 # The cost of starting an item, in blocks of columns: the K smallest are mostly inserted at the start.
 OVERHEAD, OVERHEAD_SMALLEST = 0.5, 48.0

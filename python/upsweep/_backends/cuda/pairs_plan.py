@@ -12,8 +12,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ranges", "WorkPlan", "fitting_rows", "plan_ranges", "split_columns"]
-
 Integers = NDArray[np.int64]
 
 WARP = 32

@@ -18,8 +18,6 @@ from upsweep._backends.cuda.descriptor import describe
 from upsweep._backends.cuda.staging import open_context
 from upsweep._core.scan import Scan
 
-__all__ = ["advance_on_device", "combine_on_device", "new_result", "reduce_scan", "run_scan", "write_state"]
-
 
 def _operands(scan: Scan, out: Operand | None = None) -> dict[str, Operand | None]:
     names = ("x", "gates", "gamma", "reset", "initial")

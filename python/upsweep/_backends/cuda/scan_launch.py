@@ -10,11 +10,6 @@ import struct
 from upsweep._backends.cuda import abi, library
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
-__all__ = [
-    "advance", "plan", "plan_reduction", "prepare_scan", "problem", "reduce", "reduction", "run_lines",
-    "run_lines_backward", "run_scan", "start_scan",
-]  # fmt: skip
-
 _pack_lines = struct.Struct(abi.LINES_FORMAT).pack_into
 _pack_lines_backward = struct.Struct(abi.LINES_BACKWARD_FORMAT).pack_into
 

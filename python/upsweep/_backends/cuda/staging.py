@@ -18,8 +18,6 @@ from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._backends.cuda.memory import DeviceMemory
 
-__all__ = ["StagingContext", "open_context"]
-
 
 class StagingContext(ExecutionContext):
     """The device copies of one call's numpy arrays; the arrays that it returns are numpy arrays."""

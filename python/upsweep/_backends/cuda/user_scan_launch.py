@@ -39,8 +39,6 @@ from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, input
 from upsweep._core.user_scan import ScanSpec
 from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["ScanLaunch", "prepare"]
-
 MAX_KERNELS = 512  # in the cache
 MOST_BYTES = 4096  # of a kernel's arguments
 MOST_BLOCKS = 2**31 - 1  # of a launch

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from upsweep._core.layout import merge_axes
 
-__all__ = ["Chunks", "ColumnLayout", "ScanArrays", "column_layout", "cut_time"]
-
 # Columns times chunks that keep 32 KiB in flight in each processor of a large device; more would only be more to
 # join.
 CHUNKED_COLUMNS = 32_768

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 from upsweep._compiler import disk_cache
 
-__all__ = ["Code", "CompileError", "Compiler", "candidates", "fetch_or_compile", "load"]
-
 VARIABLE = "UPSWEEP_NVRTC_LIBRARY"
 ADVICE = (
     "formulas on a CUDA device need NVIDIA's run-time compiler (libnvrtc.so), and none was found: "

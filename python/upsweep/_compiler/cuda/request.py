@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Product", "Request", "Sizes"]
-
 
 class Request(NamedTuple):
     """What a kernel is made for, besides its program."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["ELEMENTS", "MASKS", "OPERATIONS", "SIZES", "declaration", "expression", "literal"]
-
 # {0}, {1}, ... are the arguments.
 OPERATIONS: dict[str, str] = {
     "add": "{0} + {1}",

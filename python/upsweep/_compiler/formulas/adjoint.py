@@ -22,11 +22,6 @@ from upsweep._compiler.formulas.derivative import differential, gradient
 from upsweep._compiler.formulas.nodes import Node, make, substitute, variable, variables, zero
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 
-__all__ = [
-    "DIFFERENTIABLE", "SUMS", "at_selected_pairs", "broadcast_axes", "log_total", "pullback", "pushforward",
-    "variable_at",
-]  # fmt: skip
-
 SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
 """Reductions whose derivative depends on all pairs; that of an extreme depends on the selected pairs only."""
 

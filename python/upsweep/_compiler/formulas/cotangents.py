@@ -19,8 +19,6 @@ from typing import NamedTuple
 from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.nodes import Node, constant, intern, make, order
 
-__all__ = ["Cotangents", "Rule", "pull_back", "widened"]
-
 Cotangents = tuple[Node | None, ...]
 Rule = Callable[..., Cotangents]
 

@@ -16,8 +16,6 @@ from upsweep._compiler.formulas.nodes import Node, constant, make, variable, var
 from upsweep._compiler.formulas.numpy_semantics import tensordot_loops
 from upsweep._compiler.formulas.rules import simplify
 
-__all__ = ["RULES", "differential", "divergence", "gradient", "gradient_matrix", "laplacian"]
-
 
 def gradient(formula: Node, of: Node, cotangent: Node | None = None) -> Node:
     """The derivative of ``sum(cotangent * formula)`` with respect to a variable, for one pair: KeOps' Grad.

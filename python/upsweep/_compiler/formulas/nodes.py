@@ -18,11 +18,6 @@ from typing import Any, TypeVar
 from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.ops import Static
 
-__all__ = [
-    "KINDS", "MAX_TEXT", "Node", "as_rows", "check_formula", "check_variables", "constant", "fold", "from_rows",
-    "intern", "key_text", "make", "order", "plain", "substitute", "text", "variable", "variables", "zero",
-]  # fmt: skip
-
 Value = TypeVar("Value")
 
 KINDS = ("i", "j", "p")

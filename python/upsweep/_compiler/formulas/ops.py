@@ -24,11 +24,6 @@ import numpy as np
 
 from upsweep._compiler.formulas import numpy_semantics as m
 
-__all__ = [
-    "BY_KEOPS", "SCALAR", "TABLE", "DimError", "Operation", "Static", "lookup", "numpy_function", "register",
-    "suggestion",
-]  # fmt: skip
-
 Static = tuple[Any, ...]
 DimRule = Callable[[tuple[int, ...], Static], int]
 

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 from upsweep._compiler.formulas import derivative, ops
 from upsweep._compiler.formulas.nodes import KINDS, Node, constant, make, variable, variables, zero
 
-__all__ = ["Aliases", "parse", "parse_aliases", "reduction_name"]
-
 _ALIAS = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<category>Vi|Vj|Vx|Vy|Pm|Var)\((?P<numbers>-?\d+(?:,-?\d+)*)\)", re.ASCII
 )

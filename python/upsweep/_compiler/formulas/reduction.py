@@ -13,8 +13,6 @@ from typing import Any
 from upsweep._compiler.formulas.nodes import Node, key_text, text, variables
 from upsweep._compiler.formulas.ops import suggestion
 
-__all__ = ["REDUCTIONS", "PairReduction", "fill", "outputs"]
-
 REDUCTIONS = (
     "sum", "logsumexp", "sumsoftmaxweight", "min", "max", "argmin", "argmax", "min_argmin", "max_argmax",
     "kmin", "argkmin", "kmin_argkmin",

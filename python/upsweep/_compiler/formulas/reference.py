@@ -16,8 +16,6 @@ from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.nodes import Node, check_variables, fold
 from upsweep._compiler.formulas.reduction import PairReduction, fill, outputs
 
-__all__ = ["evaluate", "pair_reduction"]
-
 Array = NDArray[Any]
 _BLOCK = 2_000_000  # float64 numbers of a formula's largest vector in one block of rows: 16 MB
 

@@ -15,8 +15,6 @@ import numpy as np
 from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.nodes import Node, constant, fold, intern, make, zero
 
-__all__ = ["is_moderate", "simplify"]
-
 Rewrite = Callable[[Node], Node | None]
 _REWRITES: dict[str, list[Rewrite]] = {}
 _MAX_DEPTH = 50  # of nested rewrites; beyond, a product of that many factors stays unchanged

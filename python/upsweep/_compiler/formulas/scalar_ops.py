@@ -13,8 +13,6 @@ from upsweep._compiler.formulas import cotangents, derivative
 from upsweep._compiler.formulas.nodes import Node, constant, intern, make
 from upsweep._compiler.formulas.ops import SCALAR
 
-__all__ = ["operation", "pull_back"]
-
 
 def operation(op: str, *args: Node) -> Node:
     """The node of an operation on numbers: one of formulas, or one of this module."""

@@ -13,8 +13,6 @@ from upsweep._compiler.llvm.vectors import Loop, Value, Vectors
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Instruction, Program
 
-__all__ = ["COSTS", "Steps", "cost_of", "order"]
-
 Load = Callable[[str, "Value | int", int], Value]
 
 # Instructions of the machine that one of a program takes, roughly; 1 if it is not named.

@@ -17,8 +17,6 @@ from typing import Any
 from upsweep._compiler import disk_cache
 from upsweep._compiler.llvm.target import Target
 
-__all__ = ["Loaded", "add_symbols", "compile_object", "load", "sources", "versions"]
-
 _initializing = threading.Lock()
 _machines = threading.local()  # the target machines of each thread
 

@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from upsweep._compiler.llvm import coefficients as c
 from upsweep._compiler.llvm.vectors import Body, Value, Vectors
 
-__all__ = ["FUNCTIONS", "exp", "function"]
-
 
 def _horner(v: Vectors, x: Value, coefs: Sequence[float]) -> Value:
     """The polynomial with these coefficients, lowest first."""

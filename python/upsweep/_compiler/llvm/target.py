@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BITS", "TARGETS", "Target"]
-
 BITS = {"float32": 32, "float64": 64}
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from upsweep._compiler.llvm.vectors import Value, Vectors
 
-__all__ = ["turned"]
-
 _PIECE = 16  # bytes, within which the machine's cheapest shuffles stay
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from upsweep._compiler.llvm.target import Target
 
-__all__ = ["CACHE_LINE", "Body", "Loop", "Value", "Vectors", "module", "phi"]
-
 Value = str
 
 CACHE_LINE = 64  # bytes

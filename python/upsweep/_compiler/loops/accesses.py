@@ -21,8 +21,6 @@ from upsweep._compiler.loops.statements import (
     loads_of,
 )  # fmt: skip
 
-__all__ = ["Access", "Bounds", "accesses_of"]
-
 Bounds = Mapping[Axis, tuple[Expr, Expr]]
 
 

@@ -9,8 +9,6 @@ from upsweep._compiler.loops.rewrite import paths_to
 from upsweep._compiler.loops.statements import For, Statement
 from upsweep._compiler.loops.traversal import walk
 
-__all__ = ["strip_bytes", "strip_work"]
-
 # The cost of a mathematical function relative to a store.
 _FUNCTION_COST = 8
 _FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "sigmoid", "pow", "asin", "acos", "atan")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from upsweep._compiler.loops.traversal import Node, fold
 
-__all__ = ["expression_text"]
-
 _SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
     "eq": "==", "ne": "!=", "and": "&&", "or": "||",

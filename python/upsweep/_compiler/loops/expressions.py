@@ -20,12 +20,6 @@ import numpy as np
 from upsweep._compiler.loops.expression_text import expression_text
 from upsweep._compiler.loops.traversal import fold
 
-__all__ = [
-    "DTYPES", "FLOATS", "INTEGER_OPERATIONS", "INTS", "ITEM_BYTES", "OPERATIONS", "Axis", "Expr", "as_expr",
-    "atoms", "binary", "cast", "const", "constant_of", "contains", "has_loads", "index_const", "key", "load",
-    "lowest", "mentions", "select", "substitute", "unary", "users_line", "variable", "with_args",
-]  # fmt: skip
-
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64")
 DTYPES = (*FLOATS, *INTS, "bool")

@@ -12,10 +12,6 @@ import operator
 from upsweep._compiler.loops.expressions import FLOATS, INTS, Expr, as_expr, binary, index_const, key
 from upsweep._compiler.loops.traversal import fold, walk
 
-__all__ = [
-    "MAX_SIZE", "Linear", "depends_on_sizes", "is_of_data", "last_index", "linear", "same", "simplified",
-]  # fmt: skip
-
 # The largest size of a call. No tensor is so large; the sum of two sizes fits int64.
 MAX_SIZE = 2**62
 

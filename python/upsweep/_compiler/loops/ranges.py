@@ -18,8 +18,6 @@ from itertools import chain
 from upsweep._compiler.loops.expressions import INTS, Axis, Expr, binary, key, lowest
 from upsweep._compiler.loops.linear import Linear, depends_on_sizes, is_of_data, linear
 
-__all__ = ["Ranges"]
-
 
 class Ranges:
     """Bounds of expressions while axes run over [first, last], under assumptions.

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from upsweep._compiler.loops.expressions import Axis, Expr, contains, key
 from upsweep._compiler.loops.statements import Block, For, If, Statement, Store
 
-__all__ = ["accumulated", "innermost_store", "initialised_sum", "paired_steps"]
-
 
 def innermost_store(statement: Statement) -> Store:
     """The one store of nested loops and conditions."""

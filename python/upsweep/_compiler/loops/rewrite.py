@@ -26,11 +26,6 @@ from upsweep._compiler.loops.statements import (
     stored_buffers,
 )  # fmt: skip
 
-__all__ = [
-    "allocate_around", "block_of", "mapped", "paths_to", "replace_statement", "replaced", "rewritten",
-    "used_buffers", "with_inner",
-]  # fmt: skip
-
 Change = Callable[[Expr], Expr]
 
 

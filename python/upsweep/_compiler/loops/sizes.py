@@ -7,8 +7,6 @@ from collections.abc import Callable
 from upsweep._compiler.loops.expressions import INTEGER_OPERATIONS, Expr, key
 from upsweep._compiler.loops.traversal import fold
 
-__all__ = ["Sizes", "evaluator"]
-
 Sizes = dict[str, int]
 
 

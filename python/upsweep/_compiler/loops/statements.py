@@ -13,11 +13,6 @@ from upsweep._compiler.loops.expression_text import expression_text
 from upsweep._compiler.loops.expressions import Axis, Expr
 from upsweep._compiler.loops.traversal import walk
 
-__all__ = [
-    "Allocate", "Barrier", "Block", "Buffer", "For", "If", "Produce", "Statement", "Store", "all_statements",
-    "expressions_of", "inner_statements", "loads_of", "loops_in", "nest_text", "stored_buffers", "stores_in",
-]  # fmt: skip
-
 
 @dataclass(eq=False, slots=True)
 class Buffer:

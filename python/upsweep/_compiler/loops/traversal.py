@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Node", "fold", "walk"]
-
 
 class Node(Protocol):
     """What a traversal, or the text of an expression, reads of a node."""

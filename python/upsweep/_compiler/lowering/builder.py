@@ -20,8 +20,6 @@ import numpy as np
 from upsweep._compiler.formulas.rules import is_moderate
 from upsweep._compiler.lowering.program import COMPARISONS, FUNCTIONS, Instruction, join
 
-__all__ = ["Builder", "Index", "TooLong"]
-
 _INVERTED = 2.0**100  # constants up to this, and down to its inverse, have a normal inverse in float32 too
 _MAX_DEPTH = 50  # of nested rewrites; beyond, a product of many factors stays unchanged
 _COMMUTATIVE = ("add", "mul", "eq", "ne")

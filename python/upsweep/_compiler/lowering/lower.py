@@ -16,8 +16,6 @@ from upsweep._compiler.lowering.builder import TooLong
 from upsweep._compiler.lowering.lower_features import Lowering
 from upsweep._compiler.lowering.program import LONG, Program, check_program
 
-__all__ = ["lower", "lower_formulas"]
-
 UNROLLED = 64
 """Vectors of more features are processed by loops."""
 

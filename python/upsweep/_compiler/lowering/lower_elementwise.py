@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from upsweep._compiler.lowering.builder import Builder
 
-__all__ = ["RULES"]
-
 Rule = Callable[..., int]
 
 

@@ -22,8 +22,6 @@ from upsweep._compiler.lowering.program import Program
 Body = Callable[[Index, tuple[int, ...]], Sequence[int]]
 Visit = Callable[[Index, int], object]
 
-__all__ = ["AT", "EACH", "Lowering"]
-
 _DEPTH = 8  # of elementwise operations on an assembled vector, beyond which it is stored in an array
 
 

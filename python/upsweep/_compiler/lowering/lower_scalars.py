@@ -13,8 +13,6 @@ from upsweep._compiler.lowering.builder import Builder, Index
 from upsweep._compiler.lowering.lower_elementwise import RULES
 from upsweep._compiler.lowering.program import COMPARISONS, Program
 
-__all__ = ["lower_step"]
-
 
 class ExactBuilder(Builder):
     """A builder without rewrites, which keeps IEEE semantics: 0 * NaN stays NaN, a quotient a quotient.

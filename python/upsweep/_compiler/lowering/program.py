@@ -52,8 +52,6 @@ import numpy as np
 
 from upsweep._compiler.formulas.nodes import KINDS
 
-__all__ = ["COMPARISONS", "FUNCTIONS", "LONG", "Instruction", "Program", "check_program", "join"]
-
 
 class Function(NamedTuple):
     """A scalar instruction that computes a number from numbers: the number of operands, and its numpy function."""

@@ -28,10 +28,6 @@ from upsweep._compiler.formulas.nodes import Node, constant, fold, make, order
 from upsweep._compiler.formulas.scalar_ops import operation
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, state
 
-__all__ = [
-    "LinearUpdate", "Monoid", "find_linear", "find_monoid", "matrix_powers", "repeated_factor",
-]  # fmt: skip
-
 _MAX_STATES = 4
 
 

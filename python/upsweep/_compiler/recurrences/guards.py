@@ -22,8 +22,6 @@ import numpy as np
 
 from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["Entry", "GuardedCache"]
-
 Value = TypeVar("Value")
 
 _UNASSIGNED = object()

@@ -18,11 +18,6 @@ from upsweep._compiler.formulas.nodes import Node, as_rows, constant, from_rows,
 from upsweep._compiler.formulas.reference import evaluate as evaluate_formula
 from upsweep._compiler.formulas.scalar_ops import pull_back
 
-__all__ = [
-    "Recurrence", "adjoint", "evaluate", "input_", "inputs_read", "keeping_states", "lifted", "parsed", "state",
-    "with_constants", "written",
-]  # fmt: skip
-
 
 def state(position: int) -> Node:
     """The variable of a state before the step."""

@@ -17,8 +17,6 @@ import numpy as np
 from upsweep._compiler.formulas.nodes import Node, constant, make
 from upsweep._compiler.formulas.scalar_ops import operation
 
-__all__ = ["FUNCTIONS", "Symbol", "apply", "floating", "operand"]
-
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _BOOL = np.dtype(bool)
 

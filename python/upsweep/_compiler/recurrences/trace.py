@@ -17,8 +17,6 @@ from upsweep._compiler.recurrences.guards import GuardedCache
 from upsweep._compiler.recurrences.recurrence import Recurrence, input_, state
 from upsweep._compiler.recurrences.symbols import Symbol, floating, operand
 
-__all__ = ["Structure", "Traced", "arranged", "cached_trace", "floating", "trace"]
-
 Structure = int | None
 """How an argument or a result is arranged: None for nothing, -1 for one array, else the length of a tuple."""
 

@@ -18,8 +18,6 @@ from upsweep._compiler.loops.expressions import Axis, contains, has_loads
 from upsweep._compiler.loops.rewrite import block_of, with_inner
 from upsweep._compiler.loops.statements import Barrier, Block, Buffer, For, If, Statement, Store
 
-__all__ = ["BlocksConflict", "check_blocks", "with_barriers"]
-
 
 class BlocksConflict(ValueError):
     """One block needs another one's values within a kernel."""

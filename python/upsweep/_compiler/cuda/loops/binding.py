@@ -30,8 +30,6 @@ from upsweep._compiler.loops.statements import (
     loops_in,
 )
 
-__all__ = ["MAX_THREADS", "THREAD", "Bound", "bind", "least_threads", "sunk", "tag_extents"]
-
 THREAD = "threadIdx"
 MAX_THREADS = 1024  # of a block
 # Threads of a block whose columns are independent: small blocks are distributed evenly over the processors.

@@ -16,8 +16,6 @@ from upsweep._compiler.loops.linear import Linear, linear, same
 from upsweep._compiler.loops.ranges import Ranges
 from upsweep._compiler.loops.statements import Allocate, Buffer, For, Statement, inner_statements
 
-__all__ = ["allocations", "are_apart", "extent_in", "inside", "same_extents", "tags_that_agree"]
-
 
 def allocations(statement: Statement, tags: tuple[str, ...] = ()) -> dict[Buffer, tuple[str, ...]]:
     """The buffers of a kernel, with the thread axes of the loops around their allocation."""

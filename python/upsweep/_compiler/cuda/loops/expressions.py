@@ -9,8 +9,6 @@ from typing import Any
 from upsweep._compiler.loops.expressions import Expr, has_loads, lowest
 from upsweep._compiler.loops.traversal import fold
 
-__all__ = ["TYPES", "expression"]
-
 TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64", "bool": "bool"}
 
 _FORMS = {

@@ -10,8 +10,6 @@ from upsweep._compiler.loops.linear import same
 from upsweep._compiler.loops.rewrite import block_of, rewritten
 from upsweep._compiler.loops.statements import Block, For, If, Statement
 
-__all__ = ["fused"]
-
 
 def fused(statement: Statement) -> Statement:
     """The statement with such loops and conditions fused."""

@@ -29,8 +29,6 @@ from upsweep._compiler.loops.rewrite import (
 from upsweep._compiler.loops.statements import Block, Buffer, For, If, Statement, Store, all_statements
 from upsweep._compiler.loops.traversal import walk
 
-__all__ = ["around", "is_long", "is_scan", "keep_states"]
-
 MAX_UNROLLED = 16
 _MAX_BACK = 8
 

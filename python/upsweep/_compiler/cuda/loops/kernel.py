@@ -14,8 +14,6 @@ from upsweep._compiler.loops.expressions import Axis, Expr, constant_of
 from upsweep._compiler.loops.rewrite import rewritten
 from upsweep._compiler.loops.statements import Allocate, Buffer, Statement
 
-__all__ = ["Kernel", "Layout", "too_many_threads"]
-
 
 @dataclass
 class Kernel:

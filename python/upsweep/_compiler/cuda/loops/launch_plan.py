@@ -16,8 +16,6 @@ from upsweep._compiler.loops.expressions import ITEM_BYTES, Expr
 from upsweep._compiler.loops.sizes import Sizes, evaluator
 from upsweep._compiler.loops.statements import Buffer
 
-__all__ = ["Launch", "Plan", "plan_launches"]
-
 _MAX_BLOCKS = 2**31 - 1  # of a launch
 _ALIGNMENT, _SHARED_ALIGNMENT = 256, 16  # bytes
 

@@ -19,8 +19,6 @@ from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of,
 from upsweep._compiler.loops.linear import Linear, linear
 from upsweep._compiler.loops.statements import Buffer, Statement
 
-__all__ = ["MAX_IN_REGISTERS", "Scope", "memory_scopes"]
-
 # Elements of a thread in registers, and on its stack; larger buffers are in global memory.
 MAX_IN_REGISTERS = 64
 _MAX_OF_THREAD = 2048

@@ -35,8 +35,6 @@ from upsweep._compiler.loops.rewrite import (
 from upsweep._compiler.loops.statements import Buffer, For, If, Statement, Store, all_statements, loops_in
 from upsweep._compiler.loops.traversal import fold
 
-__all__ = ["prefetch"]
-
 # Elements that a thread has in flight, of all inputs together.
 _IN_FLIGHT = 32
 

@@ -25,8 +25,6 @@ from upsweep._compiler.loops.rewrite import used_buffers
 from upsweep._compiler.loops.sizes import Sizes, evaluator
 from upsweep._compiler.loops.statements import Allocate, Block, Buffer, Statement, nest_text
 
-__all__ = ["WIDE", "Program", "programs_of", "text_of"]
-
 _SOURCES = Path(__file__).parents[1] / "kernels"
 _ROWS = "blockIdx.x"  # the thread axis of which a block may take several steps
 # Columns from which on a launch for each step is faster than one block with barriers.

@@ -38,8 +38,6 @@ from upsweep._compiler.loops.statements import (
     stored_buffers,
 )
 
-__all__ = ["render_kernel"]
-
 # Unrolling of a sum's loop, whose loads are in flight together, and of loops over axes of sums of several rows.
 _UNROLLED_SUMS, _UNROLLED_ROWS = 16, 8
 

@@ -16,8 +16,6 @@ from upsweep._compiler.loops.expressions import Expr, variable
 from upsweep._compiler.loops.rewrite import replaced, rewritten, used_buffers
 from upsweep._compiler.loops.statements import Allocate, Block, Buffer, For, If, Produce, Statement, all_statements
 
-__all__ = ["HostLoop", "Part", "split_nest", "split_part", "with_memory"]
-
 
 @dataclass(eq=False)
 class HostLoop:

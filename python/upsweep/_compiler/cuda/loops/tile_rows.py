@@ -28,8 +28,6 @@ from upsweep._compiler.loops.statements import (
     loops_in,
 )
 
-__all__ = ["choose_rows", "tile_rows"]
-
 _MAX_ROWS = 8
 # Blocks that a device runs at the same time at least; fewer leave processors without work.
 _BLOCKS = 128

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from upsweep._compiler.cuda.pairs.graph import Graph
 
-__all__ = ["Factored", "factor_sums", "fold_exponentials"]
-
 LOG2_E = 1.4426950408889634
 # Squared distances of so many features have the scale of an exponential folded into rows and columns: it saves one
 # multiplication of 9 (D=3) to 15. With fewer features the exponential takes longer than all the rest, with more

@@ -14,8 +14,6 @@ from upsweep._compiler.cuda.scalars import declaration, expression, literal
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Program
 
-__all__ = ["Functions"]
-
 LONG_PAIRS = ("sqdist", "dot")
 LONGEST_CENTRE = 4096  # features: with more, a tile's centre leaves too little shared memory
 

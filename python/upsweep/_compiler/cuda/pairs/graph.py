@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Program
 
-__all__ = ["Graph", "Value", "join"]
-
 Static = tuple[int | float | str, ...]
 
 

@@ -15,8 +15,6 @@ from upsweep._compiler.cuda.scalars import declaration, expression, literal
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Instruction, Program
 
-__all__ = ["KNOWN", "LoopedFunctions", "function", "is_looped", "long_pair", "pair_struct"]
-
 _LOOPS = frozenset({"loop", "carry", "end", "number", "array", "put", "get", "result", "weight"})
 _ORDER = ("p", "i", "j", "ij")
 KNOWN = "const Call& call, const Bases& bases"  # the first arguments of the functions

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from upsweep._compiler.cuda.request import Product, Sizes
 
-__all__ = ["ProductSizes"]
-
 # Of a block: 128, two of which share a processor, or 256, which bring columns for twice as many rows but wait for
 # each other. The other sizes follow: a warp has 32 rows, and brings 16 columns.
 THREADS = 128

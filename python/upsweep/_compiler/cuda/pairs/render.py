@@ -27,8 +27,6 @@ from upsweep._compiler.cuda.scalars import ELEMENTS
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Program
 
-__all__ = ["Kernels", "Request", "render"]
-
 FAMILIES = {"sum": "sum", "logsumexp": "softmax", "sumsoftmaxweight": "softmax"}
 THREADS = 128  # of a block
 SHARED_BYTES = 32 * 1024  # of columns at most

@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from upsweep._compiler.recurrences.associative import Monoid
     from upsweep._compiler.recurrences.recurrence import Recurrence
 
-__all__ = [
-    "MOST_AHEAD", "SIZES", "THREADS", "ScanKernels", "ScanRequest", "Stream", "choose_ahead", "n_matrix",
-    "render_scan", "threads_of",
-]  # fmt: skip
-
 THREADS = 128  # of a block
 JOINERS = (1024, 512, 256)  # threads that join a column's chunks: as many as have room for a carry each
 CARRIES_BYTES = 40 * 1024

@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from upsweep._compiler.recurrences.associative import Monoid
 
-__all__ = [
-    "GROUP_BITS", "Squares", "TileSizes", "carry_words", "choose_tile_sizes", "lay_out_squares", "n_powers",
-    "shared_bytes", "workspace_bytes",
-]  # fmt: skip
-
 GROUP_BITS = 5  # 32 tiles a group, 32 groups a family: a warp reads the states of all of them at once
 MOST_WORDS = 6  # of a carry: longer ones do not fit in registers
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from upsweep._compiler.formulas.nodes import Node
     from upsweep._compiler.lowering.program import Instruction
 
-__all__ = ["Steps"]
-
 # Functions of CUDA's C library that are used as they are; their error is at most two units in the last place.
 _OWN_FORMS = {"exp": "exp({0})"}
 

@@ -18,8 +18,6 @@ from upsweep._compiler.loops.expressions import Expr, binary, constant_of, index
 from upsweep._compiler.loops.linear import linear, simplified
 from upsweep._compiler.loops.statements import Block, Buffer, For, Produce, Statement, Store, loads_of
 
-__all__ = ["FewColumns", "few_columns_form", "write_few_columns"]
-
 # The widest strip, in vectors, whose vectors run through time one after the other.
 _MAX_VECTORS = 4
 _MAX_FIRST_STEPS = 8

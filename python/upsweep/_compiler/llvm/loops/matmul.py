@@ -18,8 +18,6 @@ from upsweep._compiler.loops.expressions import Axis, Expr, binary, index_const,
 from upsweep._compiler.loops.reductions import initialised_sum
 from upsweep._compiler.loops.statements import For, Store, loads_of
 
-__all__ = ["SharedSums", "shared_sums", "write_shared_sums"]
-
 # Rows at once, with AVX-512 or without: their sums, a row of the other matrix and a broadcast number fill the
 # registers (32, or 16).
 _ROWS = {True: 4, False: 2}

@@ -7,8 +7,6 @@ entered by `GOMP_parallel` as a compiler does.
 
 from __future__ import annotations
 
-__all__ = ["NEEDS", "POLL", "SYMBOLS", "parallel_for_text"]
-
 SYMBOLS = ("GOMP_parallel",)
 POLL = "upsweep_poll"
 NEEDS = {

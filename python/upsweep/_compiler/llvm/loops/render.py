@@ -35,8 +35,6 @@ from upsweep._compiler.loops.statements import (
     stored_buffers,
 )
 
-__all__ = ["render"]
-
 # Bytes that a thread has on its stack at most; larger buffers are allocated on the heap.
 _MAX_ON_STACK = 32 << 10
 

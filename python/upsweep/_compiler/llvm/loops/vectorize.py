@@ -21,8 +21,6 @@ from upsweep._compiler.loops.linear import linear
 from upsweep._compiler.loops.statements import Buffer, Statement, stored_buffers
 from upsweep._compiler.loops.traversal import fold, walk
 
-__all__ = ["Lanes", "View", "lanes_of"]
-
 _BITS = {dtype: 8 * size for dtype, size in ITEM_BYTES.items()}
 _SCALARS = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 _IN_MEMORY = {**_SCALARS, "bool": "i8"}

@@ -34,8 +34,6 @@ from upsweep._compiler.loops.statements import (
 )
 from upsweep._compiler.loops.traversal import walk
 
-__all__ = ["LoopWriter", "Module", "Trimmed"]
-
 # Vectors of independent sums, which hide the latency of one addition.
 _VECTORS_OF_SUMS = 4
 # Stores that a loop makes between two loads of the status.

@@ -22,8 +22,6 @@ from upsweep._compiler.lowering.program import Instruction, Program
 if TYPE_CHECKING:
     from upsweep._compiler.formulas.reduction import PairReduction
 
-__all__ = ["part", "prepare_function"]
-
 _WORTH = 4  # instructions for each vector of pairs that a pass before them is worth
 _CHEAP = ("load", "const")
 _LOOPS = ("loop", "carry", "end", "number", "array", "put", "get", "result", "weight")

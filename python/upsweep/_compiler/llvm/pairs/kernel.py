@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from upsweep._compiler.formulas.reduction import PairReduction
     from upsweep._compiler.lowering.program import Program
 
-__all__ = ["CompiledReduction", "render"]
-
 BLOCK = 256
 
 LONGEST_DISTANCE, LONGEST_VECTOR = 7, 16

@@ -22,8 +22,6 @@ from upsweep._compiler.llvm.pairs.reducers import (
 )
 from upsweep._compiler.llvm.vectors import Loop, Value, Vectors
 
-__all__ = ["InMemory", "LoopedEach", "LoopedExponentials", "LoopedSum", "reducer"]
-
 
 class InMemory:
     """Vectors in memory, one for each component."""

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from upsweep._compiler.llvm.mathematics import exp
 from upsweep._compiler.llvm.vectors import Value, Vectors
 
-__all__ = ["Best", "Carried", "Columns", "Exponentials", "Reducer", "Smallest", "Sum", "plus"]
-
 Carried = list[Value]
 _Candidate = tuple[Value, Value, "Value | None"]  # a value, its index, the lanes that have it
 

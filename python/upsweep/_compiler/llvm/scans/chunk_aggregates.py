@@ -21,8 +21,6 @@ from upsweep._compiler.llvm.target import TARGETS
 from upsweep._compiler.llvm.vectors import CACHE_LINE, Value
 from upsweep._compiler.recurrences.recurrence import Recurrence, written
 
-__all__ = ["VECTORS_AT_ONCE", "compile_sums"]
-
 Matrix = list[list[Value]]
 
 VECTORS_AT_ONCE = 4  # of a round: their chains of dependent instructions overlap

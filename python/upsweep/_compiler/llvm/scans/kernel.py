@@ -31,8 +31,6 @@ from upsweep._compiler.lowering.lower_scalars import lower_step
 from upsweep._compiler.lowering.program import Program
 from upsweep._compiler.recurrences.recurrence import Recurrence, written
 
-__all__ = ["StepFunction", "compile_steps", "compile_turn", "cost", "vectors_at_once", "vectors_in_tiles"]
-
 _COSTS = {**COSTS, "div": 6, "sqrt": 8, "rsqrt": 1}
 _LONGEST_BODY = 400
 _MOST_TOGETHER = 4
