@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from upsweep import _arrays
-from upsweep._arrays.libraries import PLAIN
+from upsweep._arrays.libraries import PLAIN, any_torch
 
 _loaders: dict[str, Callable[[], Any]] = {}
 
@@ -71,7 +71,7 @@ def dispatched(
                 if type(array) not in PLAIN:
                     break
             else:
-                if len(arguments) > n_parameters:
+                if len(arguments) > n_parameters and arguments[-1] is not None:
                     refuse_method(arguments[-1])
                 return implementation(*arguments[:n_parameters])
             if dask is not None and "dask.array" in sys.modules and _arrays.any_dask(*arrays):
@@ -79,12 +79,12 @@ def dispatched(
                 package = handlers("dask")
                 package.reject_options(**{name: keywords.pop(name) for name in (*not_with_dask, "device")})
                 return getattr(package, dask)(namespace[name], **keywords)
-            if len(arguments) > n_parameters:
+            if len(arguments) > n_parameters and arguments[-1] is not None:
                 refuse_method(arguments[-1])
-            if _arrays.any_torch(array) or _arrays.any_torch(*arrays):
+            if any_torch(array) or any_torch(*arrays):
                 if arguments[at_device] is not None:
                     _arrays.refuse_device(arguments[at_device], "torch tensors")
-                return getattr(getattr(handlers("torch"), torch), name)(*arguments[:at_device])
+                return getattr(getattr(_loaders["torch"](), torch), name)(*arguments[:at_device])
             if _arrays.any_dlpack_only(*arrays):
                 _arrays.refuse_device(arguments[at_device], "arrays of other libraries")
                 keywords = dict(zip(parameters[n_arrays:-1], arguments[n_arrays:]))

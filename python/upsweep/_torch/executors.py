@@ -140,14 +140,14 @@ def reduce(
             as_numpy(tensor)[...] = part
 
 
-_LINE_DTYPES = {
-    "cuda": {torch.float16, torch.bfloat16, torch.float32, torch.float64}, "cpu": {torch.float32, torch.float64}
-}  # fmt: skip
+_CPU_LINE_DTYPES = {torch.float32, torch.float64}
+_CUDA_LINE_DTYPES = {torch.float16, torch.bfloat16, *_CPU_LINE_DTYPES}
 
 
 def _has_lines(x: Tensor) -> bool:
     """Whether kernels take this tensor as contiguous lines."""
-    dtypes = _LINE_DTYPES.get(x.device.type, ())
+    # x.device.type would take as long as all of this.
+    dtypes = _CUDA_LINE_DTYPES if x.is_cuda else _CPU_LINE_DTYPES if x.is_cpu else ()
     return x.dtype in dtypes and x.ndim > 0 and x.is_contiguous() and not x.is_neg()
 
 
@@ -186,10 +186,10 @@ def run_lines(
     if not n:
         return out
     if x.is_cuda:
-        device = x.get_device()
+        device, length = x.get_device(), shape[-1]
         _backends.cuda_scan_launch.run_lines(
             NAMES[x.dtype], x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(),
-            n // shape[-1], shape[-1], reverse=reverse, device=device,
+            n // length, length, reverse=reverse, device=device,
             stream=torch._C._cuda_getCurrentRawStream(device),
             allocate=lambda n_bytes: workspace(n_bytes, x.device),
         )  # fmt: skip
