@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 import upsweep
 from upsweep import reference
 
-__all__ = ["FAMILIES", "Case", "cases", "to_device"]
-
 Array = NDArray[Any]
 
 FAMILIES = ("scans", "counts", "pairs", "userscan")

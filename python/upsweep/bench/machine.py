@@ -10,8 +10,6 @@ from typing import Any
 
 import upsweep
 
-__all__ = ["describe", "describe_cuda", "text"]
-
 _CPU = Path("/sys/devices/system/cpu/cpu0/cache")
 
 

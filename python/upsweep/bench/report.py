@@ -10,8 +10,6 @@ from typing import Any
 
 from upsweep._utils.progress import format_table
 
-__all__ = ["Row", "print_table", "write_json"]
-
 
 @dataclass(frozen=True)
 class Row:

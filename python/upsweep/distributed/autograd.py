@@ -28,8 +28,6 @@ from upsweep._torch import aggregates, scan, scan_ops
 from upsweep.distributed.communicator import Communicator, Meta
 from upsweep.distributed.shard import pack_aggregate, unpack_aggregates
 
-__all__ = ["AutogradScan", "aggregate", "all_reduce", "differentiable", "is_differentiable"]
-
 # ---- collectives -----------------------------------------------------------------------------------------------
 
 

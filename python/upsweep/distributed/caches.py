@@ -21,8 +21,6 @@ from upsweep._torch import executors, scan, scan_ops
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.distributed import streams
 
-__all__ = ["Operands", "cache_key", "find_shard", "start_scan", "store_shard"]
-
 Operands = tuple[Any, Any, Any]  # what is scanned, gates or None, a factor for all steps or None
 
 _shards: LRUCache[Any, Any] = LRUCache(64)  # of shard.Shard without tensors

@@ -23,8 +23,6 @@ from upsweep.distributed import p2p_transport, streams
 from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
 from upsweep.distributed.transport import ProcessGroupTransport
 
-__all__ = ["Communicator", "Meta", "PendingConsensus"]
-
 Meta = dict[str, Any]  # what a rank tells the others about its call; it has to be JSON
 
 _PAYLOAD_BYTES = 4096  # of a rank's metadata or error

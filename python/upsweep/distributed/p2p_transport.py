@@ -30,8 +30,6 @@ from torch import Tensor
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.distributed.transport import Channel, Transport
 
-__all__ = ["CAPACITY", "SymmetricMemoryTransport", "connect", "describe_endpoint", "setup_lock", "why_unreachable"]
-
 CAPACITY = 1 << 18  # bytes that one channel, or one rank in an all-gather, may hold: 32,768 rows
 _MAX_MESSAGES = 8  # of a channel
 _ALIGNMENT = 256  # of a message, in bytes

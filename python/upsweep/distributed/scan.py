@@ -22,8 +22,6 @@ from upsweep.distributed.communicator import Communicator, Meta, PendingConsensu
 from upsweep.distributed.shard import Shard
 from upsweep.distributed.strategies import DistributedScan, SpeculativeStart
 
-__all__ = ["ScanCall", "scan"]
-
 
 @dataclass(frozen=True)
 class ScanCall:

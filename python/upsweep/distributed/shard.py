@@ -19,8 +19,6 @@ from torch import Tensor
 from upsweep._torch import aggregates, executors, scan_ops
 from upsweep.distributed import caches, streams
 
-__all__ = ["Rows", "Shard", "pack_aggregate", "unpack_aggregates"]
-
 # A state has decayed if a state this large has become exactly 0. What is left of any finite state, also of one
 # near 2**1024, is below the smallest normal number then.
 _LARGE = 2.0**1000

@@ -32,8 +32,6 @@ from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
 from upsweep.distributed.shard import Rows, Shard, pack_aggregate, unpack_aggregates
 from upsweep.distributed.transport import Transport
 
-__all__ = ["DistributedScan", "SpeculativeStart"]
-
 _MESSAGE_COST = 0.1  # share of the time of two passes: what the messages of a pipeline cost
 
 

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["MAX_HOST_CHECK", "is_async", "on_side_stream", "start_copy_to_host", "start_isfinite"]
-
 MAX_HOST_CHECK = 1 << 16  # elements; copying more of them to the host costs more than a reduction on the device
 
 

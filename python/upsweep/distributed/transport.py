@@ -19,8 +19,6 @@ from torch import Tensor
 
 from upsweep.distributed import streams
 
-__all__ = ["Channel", "ProcessGroupTransport", "Transport", "as_real"]
-
 _TAG = 1813  # keeps these messages apart from those of the caller
 
 
