@@ -86,13 +86,10 @@ def bincount(
     graph = Graph(f"bincount-part-{token}", blocks)
     results: dict[Key, Any] = {}
     totals = []
-    read_keys, read_weights = blocks.readers("x"), blocks.readers("weights")
-    for index in blocks.indices(without=(bin_axis,)):
-        parts = []
-        for i in range(blocks.numblocks[bin_axis]):
-            block = (*index[:bin_axis], i, *index[bin_axis + 1 :])
-            task = (f"bincount-block-{token}", *block)
-            parts.append(graph.add(task, operations.block, block, read_keys(block), read_weights(block)))
+    read = blocks.reader("x", "weights")
+    for index, column in blocks.columns(bin_axis):
+        tasks = [((f"bincount-block-{token}", *block), operations.block, block, *read(block)) for block in column]
+        parts = [graph.add(*task) for task in tasks]
         group = graph.reduce_groups(graph.name, operations.add, parts, index)
         total = graph.add((f"bincount-total-{token}", *index), operations.add, group)
         results[(name, *index)] = Task((name, *index), operations.result, total)

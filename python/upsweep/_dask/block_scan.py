@@ -12,11 +12,12 @@ import operator
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import dask.array as da
 import numpy as np
 from dask._task_spec import List, Task, TaskRef
 
 from upsweep import _arrays
-from upsweep._dask.graph import FAN_IN, Chunks, Graph, Index, Key, split_groups
+from upsweep._dask.graph import FAN_IN, Graph, Index, Key, split_groups, without
 
 METHODS = ("sequential", "tree")
 IN_ORDER = "in order"  # for updates whose steps cannot be combined into a carry
@@ -78,18 +79,16 @@ class BlockScan:
         task_names = (f"{kind}-{part}-{token}" for part in ("carry", "state", "step"))
         self.carry_name, self.state_name, self.step_name = task_names
         self.results: dict[Key, Task] = {}
-        # For each column of blocks: an index in it; the last state, or a list of states and its position there.
+        # For each column of blocks: its index; the last state, or a list of states and its position in that.
         self._last: list[tuple[Index, Any, int | None]] = []
-        self._readers = [graph.blocks.readers(name) for name in names]
+        self._operands = graph.blocks.reader(*names)
 
     def add_tasks(self, method: str) -> None:
         """Add the tasks of all blocks; `method` is one of `METHODS` or `IN_ORDER`."""
         add = {"sequential": self._add_chain, "tree": self._add_tree, IN_ORDER: self._add_in_order}[method]
         sizes = self.graph.blocks.chunks[self.axis]
-        order = range(len(sizes))[:: -1 if self.reverse else 1]
-        for index in self.graph.blocks.indices(without=(self.axis,)):
-            column = [(*index[: self.axis], i, *index[self.axis + 1 :]) for i in order]
-            state = self.initial(index)
+        for index, blocks in self.graph.blocks.columns(self.axis):
+            column, state = blocks[:: -1 if self.reverse else 1], self.initial(index)
             if self.include_initial:
                 self._add_result(column[0], self.operations.first_result, state)
             # Empty blocks leave the state alone.
@@ -97,9 +96,6 @@ class BlockScan:
                 if not sizes[block[self.axis]]:
                     self._add_result(block, self.operations.result, state)
             self._last.append((index, *add([block for block in column if sizes[block[self.axis]]], state, index)))
-
-    def _operands(self, block: Index) -> list[Any]:
-        return [read(block) for read in self._readers]
 
     def _add_result(self, block: Index, function: Callable[..., Any], *arguments: Any) -> None:
         key = (self.name, *block)
@@ -149,24 +145,19 @@ class BlockScan:
             self._add_result(block, _call_with_item, self.operations.result, above[i // FAN_IN], i % FAN_IN)
         return top, len(last_group)
 
-    def final_states(self, name: str, finish: Callable[..., Any], *arguments: Any) -> dict[Key, Task]:
-        """Return tasks ``finish(state, *arguments, shape)`` of the states after the last block of each column."""
-        tasks, chunks = {}, self.graph.blocks.chunks
-        for index, state, position in self._last:
-            shape = tuple(sizes[i] for axis, (sizes, i) in enumerate(zip(chunks, index)) if axis != self.axis)
-            key = (name, *index[: self.axis], *index[self.axis + 1 :])
-            call = (finish, state) if position is None else (_call_with_item, finish, state, position)
-            tasks[key] = Task(key, *call, *arguments, shape)
-        return tasks
-
-    @property
-    def final_chunks(self) -> Chunks:
-        """The chunks of the final state."""
-        chunks = self.graph.blocks.chunks
-        return chunks[: self.axis] + chunks[self.axis + 1 :]
+    def final_state(self, dtype: np.dtype[Any], position: int | None = None) -> da.Array:
+        """Return the state after the last step, or one of several states, as an array."""
+        kind, token = self.name.rsplit("-", 1)
+        name = "-".join([kind, "final", *([] if position is None else [str(position)]), token])
+        tasks, blocks = {}, self.graph.blocks
+        for index, state, last in self._last:
+            key, shape = (name, *without(index, self.axis)), without(blocks.shape(index), self.axis)
+            call = (_finish_state, state) if last is None else (_call_with_item, _finish_state, state, last)
+            tasks[key] = Task(key, *call, position, blocks.like._meta, dtype, shape)
+        return self.graph.array(name, tasks, without(blocks.chunks, self.axis), dtype)
 
 
-def finish_state(state: Any, position: int | None, like: Any, dtype: np.dtype[Any], shape: Index) -> Any:
+def _finish_state(state: Any, position: int | None, like: Any, dtype: np.dtype[Any], shape: Index) -> Any:
     """Return a state as an array of the library of `like`, with the block's shape; None is zeros.
 
     `position` is that of one of several states.

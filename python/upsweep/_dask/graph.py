@@ -129,12 +129,25 @@ class Blocks:
         on_device = (array for array in self.arrays if _arrays.any_on_device(array._meta))
         return next(on_device, self.arrays[0])
 
-    def indices(self, without: Sequence[int] = ()) -> Iterator[Index]:
-        """Yield the indices of all blocks, with 0 along the axes `without`."""
-        return itertools.product(*(range(1 if i in without else n) for i, n in enumerate(self.numblocks)))
+    def indices(self) -> Iterator[Index]:
+        """Yield the indices of all blocks."""
+        return itertools.product(*map(range, self.numblocks))
 
-    def readers(self, name: str) -> Callable[[Index], Any]:
-        """Return a function from the index of a block to the argument of its task: a reference, or the number."""
+    def columns(self, axis: int) -> Iterator[tuple[Index, list[Index]]]:
+        """Yield each column of blocks along an axis: its index, which has 0 there, and those of its blocks."""
+        for index in itertools.product(*(range(1 if i == axis else n) for i, n in enumerate(self.numblocks))):
+            yield index, [(*index[:axis], i, *index[axis + 1 :]) for i in range(self.numblocks[axis])]
+
+    def shape(self, index: Index) -> Index:
+        """Return the shape of a block."""
+        return tuple(sizes[i] for sizes, i in zip(self.chunks, index))
+
+    def reader(self, *names: str) -> Callable[[Index], list[Any]]:
+        """Return a function from the index of a block to these arguments of its task: references and numbers."""
+        readers = [self._reader(name) for name in names]
+        return lambda index: [read(index) for read in readers]
+
+    def _reader(self, name: str) -> Callable[[Index], Any]:
         operand = self.operands[name]
         if not isinstance(operand, da.Array):
             return lambda index: operand
@@ -209,6 +222,11 @@ class Graph:
     def _array(self, graph: HighLevelGraph, name: str, chunks: Chunks, dtype: np.dtype[Any]) -> da.Array:
         like = self.blocks.like if self._like is None else self._like
         return da.Array(graph, name, chunks, meta=_empty_like(like, len(chunks), dtype))
+
+
+def without(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
+    """Return a tuple of one item for each axis without the item of one of them."""
+    return values[:axis] + values[axis + 1 :]
 
 
 def split_groups(parts: list[TaskRef]) -> list[list[TaskRef]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -49,10 +51,7 @@ class _Operations:
 
 def _add(parts: list[Any]) -> Any:
     """Add in order; for bool, a logical or."""
-    total = parts[0].copy()
-    for part in parts[1:]:
-        total += part
-    return total
+    return functools.reduce(operator.iadd, parts[1:], parts[0].copy())
 
 
 def _extremes(x: Any) -> Any:
@@ -110,17 +109,13 @@ def histogram(
     )  # fmt: skip
     token = tokenize("histogram", operands, bins, range, density, n_threads)
     graph = Graph(f"histogram-part-{token}", blocks)
-    reads = blocks.readers("x"), blocks.readers("weights")
-    indices = list(blocks.indices())
+    read, indices = blocks.reader("x", "weights"), list(blocks.indices())
     limits = range
     if not has_limits:
-        ends = [graph.add((f"histogram-extremes-{token}", *i), _extremes, reads[0](i)) for i in indices]
+        ends = [graph.add((f"histogram-extremes-{token}", *i), _extremes, read(i)[0]) for i in indices]
         group = graph.reduce_groups(f"histogram-range-part-{token}", _combine_extremes, ends)
         limits = graph.add((f"histogram-range-{token}",), _limits, group)
-    parts = [
-        graph.add((f"histogram-block-{token}", *i), operations.block, *(read(i) for read in reads), limits)
-        for i in indices
-    ]
+    parts = [graph.add((f"histogram-block-{token}", *i), operations.block, *read(i), limits) for i in indices]
     total = graph.add((f"histogram-total-{token}",), _add, graph.reduce_groups(graph.name, _add, parts))
     block_edges = graph.add((f"histogram-limits-{token}",), operations.edges, limits)
 

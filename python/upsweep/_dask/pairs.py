@@ -21,7 +21,7 @@ from upsweep import _arrays, _backends
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._dask import pair_partials
 from upsweep._dask.block_scan import check_method
-from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, check_library
+from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, check_library, without
 from upsweep._dask.pair_partials import Partial
 
 
@@ -78,27 +78,23 @@ def run_pairs(
     method = check_method(method)
     _backends.check_threads(n_threads)
     kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
-    read = {position: array for position, array in enumerate(arrays) if position in kinds}
     unread = np.zeros(1, reduction.dtype)  # stands for an array that the formula does not read
-    blocks = _align(read, kinds, batch, n_i, n_j)
+    blocks = _align([array if n in kinds else unread for n, array in enumerate(arrays)], kinds, batch, n_i, n_j)
     operations = _Operations(reduction, 1 if n_threads is None else n_threads)
     row_axis, column_axis = len(batch), len(batch) + 1
     if reduction.rows == "j":
         row_axis, column_axis = column_axis, row_axis
-    token = tokenize("pairs", reduction.key(), [*read.values()], n_i, n_j, batch, method, n_threads)
+    used = [arrays[n] for n in sorted(kinds)]
+    token = tokenize("pairs", reduction.key(), used, n_i, n_j, batch, method, n_threads)
     name, state_name = f"pairs-{token}", f"pairs-state-{token}"
-    readers = [blocks.readers(str(n)) if n in kinds else lambda index: unread for n in range(len(arrays))]
+    read = blocks.reader(*blocks.operands)
     begins = np.cumsum([0, *blocks.chunks[column_axis]]).tolist()
     like = next(array for array in arrays if isinstance(array, da.Array))
     graph = Graph(f"pairs-states-{token}", blocks, like)
     results = {}
-    for index in blocks.indices(without=(column_axis,)):
-        columns = []
-        for i in range(blocks.numblocks[column_axis]):
-            block = (*index[:column_axis], i, *index[column_axis + 1 :])
-            sizes = tuple(chunks[n] for chunks, n in zip(blocks.chunks, block))
-            columns.append((block, (begins[i], sizes, *(reader(block) for reader in readers))))
-        key = (name, *index[:column_axis], *index[column_axis + 1 :], 0)
+    for index, column in blocks.columns(column_axis):
+        columns = [(block, (begin, blocks.shape(block), *read(block))) for block, begin in zip(column, begins)]
+        key = (name, *without(index, column_axis), 0)
         if method == "sequential":
             last = _add_chain(graph, operations, columns, state_name, row_axis)
             results[key] = Task(key, operations.next_partial, True, *last)
@@ -106,7 +102,7 @@ def run_pairs(
             states = [graph.add((state_name, *block), operations.partial, *task) for block, task in columns]
             group = graph.reduce_groups(f"pairs-part-{token}", operations.combine, states, key[1:])
             results[key] = Task(key, operations.finish, group)
-    chunks = (*blocks.chunks[:column_axis], *blocks.chunks[column_axis + 1 :])
+    chunks = without(blocks.chunks, column_axis)
     dims, output_kinds = zip(*outputs(reduction))
     dtypes = [np.dtype(np.int64 if kind == "index" else reduction.dtype) for kind in output_kinds]
     return tuple(graph.arrays(name, results, [(*chunks, (dim,)) for dim in dims], dtypes))
@@ -131,7 +127,7 @@ def _add_chain(
     return *before, *columns[-1][1]
 
 
-def _align(arrays: dict[int, Any], kinds: dict[int, str], batch: tuple[int, ...], n_i: int, n_j: int) -> Blocks:
+def _align(arrays: Sequence[Any], kinds: dict[int, str], batch: tuple[int, ...], n_i: int, n_j: int) -> Blocks:
     """Align the blocks along batch, rows and columns; the features of each array are one block."""
     n_batch, shape = len(batch), (*batch, n_i, n_j)
 
@@ -141,8 +137,12 @@ def _align(arrays: dict[int, Any], kinds: dict[int, str], batch: tuple[int, ...]
         axes = () if array.ndim == 1 else (*range(n_batch), n_batch + (kinds[position] == "j"))
         return *axes, len(shape) + position
 
-    lazy = {
-        str(n): x.rechunk({x.ndim - 1: -1}) if isinstance(x, da.Array) else da.from_array(x, chunks=-1)
-        for n, x in arrays.items()
-    }
-    return align_blocks(lazy, axes_of, shape)
+    operands: dict[str, Any] = {}
+    for n, array in enumerate(arrays):
+        if n not in kinds:
+            operands[str(n)] = array
+        elif isinstance(array, da.Array):
+            operands[str(n)] = array.rechunk({array.ndim - 1: -1})
+        else:
+            operands[str(n)] = da.from_array(array, chunks=-1)
+    return align_blocks(operands, axes_of, shape)

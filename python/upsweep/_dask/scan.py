@@ -12,7 +12,7 @@ from dask.base import tokenize
 
 from upsweep import _arrays, _backends, aggregates
 from upsweep._core import scan as scan_problem
-from upsweep._dask.block_scan import BlockScan, check_method, finish_state
+from upsweep._dask.block_scan import BlockScan, check_method
 from upsweep._dask.graph import Graph, Index, align_blocks, as_operands, placeholder
 
 
@@ -30,17 +30,17 @@ class _Operations:
     def carry(self, reset: Any, *arrays: Any) -> aggregates.Carry:
         return aggregates.CARRIES[self.scan.__name__](*arrays, reset=reset, **self.carry_keywords)
 
-    def result(self, state: Any, reset: Any, *arrays: Any) -> Any:
-        return self.scan(*arrays, initial=state, reset=reset, **self.keywords)
+    def result(self, state: Any, *blocks: Any, **outputs: bool) -> Any:
+        reset, *arrays = blocks
+        return self.scan(*arrays, initial=state, reset=reset, **outputs, **self.keywords)
 
-    def first_result(self, state: Any, reset: Any, *arrays: Any) -> Any:
-        return self.scan(*arrays, initial=state, reset=reset, include_initial=True, **self.keywords)
+    def first_result(self, state: Any, *blocks: Any) -> Any:
+        return self.result(state, *blocks, include_initial=True)
 
-    def step(self, state: Any, reset: Any, *arrays: Any) -> tuple[Any, Any]:
-        y, final = self.scan(*arrays, initial=state, reset=reset, return_final=True, **self.keywords)
-        return y, final
+    def step(self, state: Any, *blocks: Any) -> Any:
+        return self.result(state, *blocks, return_final=True)
 
-    def state(self, carry: aggregates.Carry, state: Any, reset: Any, *arrays: Any) -> Any:
+    def state(self, carry: aggregates.Carry, state: Any, *blocks: Any) -> Any:
         """Apply the carry; where a product overflows, take the state after a scan of the block."""
         after = carry.apply(state)
         if state is None:
@@ -49,7 +49,7 @@ class _Operations:
             is_finite = np.isfinite(carry.multiplier) & np.isfinite(after)
             if is_finite.all():
                 return after
-            return np.where(is_finite, after, self.step(state, reset, *arrays)[1])
+            return np.where(is_finite, after, self.step(state, *blocks)[1])
 
 
 def scan(
@@ -81,20 +81,17 @@ def scan(
     kind = function.__name__
     token = tokenize(kind, operands, common, keywords, method, include_initial)
     graph = Graph(f"{kind}-states-{token}", blocks)
+    read_initial = blocks.reader("initial")
     tasks = BlockScan(
-        operations, graph, f"{kind}-{token}", axis, bool(reverse), ["reset", *arrays], blocks.readers("initial"),
-        include_initial,
+        operations, graph, f"{kind}-{token}", axis, bool(reverse), ["reset", *arrays],
+        lambda index: read_initial(index)[0], include_initial,
     )  # fmt: skip
     tasks.add_tasks(method)
 
     chunks = [list(sizes) for sizes in blocks.chunks]
     chunks[axis][-1 if reverse else 0] += bool(include_initial)
     result = graph.array(tasks.name, tasks.results, tuple(map(tuple, chunks)), result_dtype)
-    if not return_final:
-        return result
-    final = f"{kind}-final-{token}"
-    finals = tasks.final_states(final, finish_state, None, blocks.like._meta, state_dtype)
-    return result, graph.array(final, finals, tasks.final_chunks, state_dtype)
+    return (result, tasks.final_state(state_dtype)) if return_final else result
 
 
 def _check(

@@ -17,7 +17,7 @@ from upsweep._compiler.recurrences.associative import Monoid, find_monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence, written
 from upsweep._compiler.recurrences.trace import Traced, arranged
 from upsweep._core.user_scan import Explanation, ScanSpec
-from upsweep._dask.block_scan import IN_ORDER, BlockScan, check_method, finish_state
+from upsweep._dask.block_scan import IN_ORDER, BlockScan, check_method
 from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, placeholder
 from upsweep._user_scan.aggregates import UpdateCarry, advance, is_regular, merge, reduce_block
 from upsweep._user_scan.problem import Problem, as_real, check, flatten, label, to_extent
@@ -101,22 +101,16 @@ def user_scan(
 
     key, dtypes = written(traced.recurrence), (traced.state_dtypes, traced.output_dtypes, traced.dtype)
     token = tokenize("scan", key, dtypes, operands, axis, reverse, fixed_length, method)
-    readers = [blocks.readers(name) for name in states]
-    graph = Graph(f"scan-states-{token}", blocks)
+    graph, read_states = Graph(f"scan-states-{token}", blocks), blocks.reader(*states)
     tasks = BlockScan(
-        operations, graph, f"scan-{token}", axis, reverse, inputs,
-        lambda index: List(*(read(index) for read in readers)),
-    )  # fmt: skip
+        operations, graph, f"scan-{token}", axis, reverse, inputs, lambda index: List(*read_states(index))
+    )
     tasks.add_tasks(IN_ORDER if monoid is None or not inputs else method)
     chunks = [blocks.chunks] * len(traced.output_dtypes)
     ys = arranged(graph.arrays(tasks.name, tasks.results, chunks, traced.output_dtypes), traced.output_structure)
     if not return_final:
         return ys
-    finals = []
-    for position, dtype in enumerate(traced.state_dtypes):
-        name = f"scan-final-{position}-{token}"
-        final_tasks = tasks.final_states(name, finish_state, position, blocks.like._meta, dtype)
-        finals.append(graph.array(name, final_tasks, tasks.final_chunks, dtype))
+    finals = [tasks.final_state(dtype, position) for position, dtype in enumerate(traced.state_dtypes)]
     return ys, arranged(finals, problem.state_structure)
 
 
