@@ -107,7 +107,7 @@ def histogram(
         if _arrays.any_dask(x, bins, weights):
             _dask = handlers("dask")
             _dask.reject_options(device=device)
-            result = _dask.histogram(histogram, x, bins, weights=weights, **settings)
+            result = _dask.histogram.histogram(histogram, x, bins, weights=weights, **settings)
             return result
         result = _via_other_library(histogram, {"x": x, "bins": bins, "weights": weights}, device, settings)
         if result is not None:

@@ -175,7 +175,7 @@ class _Scan:
             raise TypeError("out: goes with numpy arrays only; other libraries' scans make their results")
         if is_lazy:
             check_checkpoint(checkpoint)
-            return handlers("dask").user_scan(
+            return handlers("dask").user_scan.user_scan(
                 update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
                 method=method,
             )  # fmt: skip
@@ -222,7 +222,7 @@ class _Scan:
         """
         arrays = _items(init, xs)
         if _arrays.any_dask(*arrays):
-            return handlers("dask").explain(update, init, xs, axis=axis, reverse=reverse, length=length)
+            return handlers("dask").user_scan.explain(update, init, xs, axis=axis, reverse=reverse, length=length)
         if _arrays.any_torch(*arrays):
             return handlers("torch").user_scan.prepare(update, init, xs, axis, reverse, length)[0].path()[1]
         return check(update, init, xs, axis, reverse, length).path()[1]

@@ -6,7 +6,7 @@ only DLPack describes are imported for the public function and its result is exp
 arrays, lists, numbers, views of device memory) goes to the implementation itself::
 
     cumulative_sum(x, ...)            fast path of a plain numpy array, or
-      -> _cumulative_sum(x, ...)      dask    -> handlers("dask").scan
+      -> _cumulative_sum(x, ...)      dask    -> handlers("dask").scan.scan
                                       torch   -> handlers("torch").scan.cumulative_sum
                                       DLPack  -> call_via_dlpack(cumulative_sum, ...)
                                       others  -> the body of _cumulative_sum
@@ -52,8 +52,9 @@ def dispatched(
     the arrays `names` first, `device` last. With `dask` one more argument, `method`, comes after `device`.
 
     `torch` is the module of the package for tensors whose ``function`` has the same parameters, without `device`;
-    `dask` is the function of the package for dask arrays, which takes the public function, for its tasks to call
-    on each block, and all arguments by keyword. It takes none of `not_with_dask`, besides `device`.
+    `dask` is the module of the package for dask arrays whose function of that name takes the public function, for
+    its tasks to call on each block, and all arguments by keyword but `device` and those of `not_with_dask`, which
+    are refused.
     """
 
     def decorate(implementation: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +79,7 @@ def dispatched(
                 keywords = dict(zip((*parameters, "method"), arguments))
                 package = handlers("dask")
                 package.reject_options(**{name: keywords.pop(name) for name in (*not_with_dask, "device")})
-                return getattr(package, dask)(namespace[name], **keywords)
+                return getattr(getattr(package, dask), dask)(namespace[name], **keywords)
             if len(arguments) > n_parameters and arguments[-1] is not None:
                 refuse_method(arguments[-1])
             if any_torch(array) or any_torch(*arrays):

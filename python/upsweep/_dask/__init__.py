@@ -32,14 +32,7 @@ holds one block of columns at a time, or in a tree.
 - `pairs`: reductions over pairs; `pair_partials`: their partial reductions of a block, and how two are combined.
 """
 
-from upsweep._dask import pairs
-from upsweep._dask.bincount import bincount
+from upsweep._dask import bincount, histogram, pairs, scan, user_scan
 from upsweep._dask.graph import as_operands, blocks_like, reject_options
-from upsweep._dask.histogram import histogram
-from upsweep._dask.scan import scan
-from upsweep._dask.user_scan import explain, user_scan
 
-__all__ = [
-    "as_operands", "bincount", "blocks_like", "explain", "histogram", "pairs", "reject_options", "scan",
-    "user_scan",
-]  # fmt: skip
+__all__ = ["as_operands", "bincount", "blocks_like", "histogram", "pairs", "reject_options", "scan", "user_scan"]
