@@ -178,7 +178,7 @@ def test_both_directions_and_gathers_in_turns(world):
         devices[last].read(channel.recv(), received)
         channel.close()
         for transport in transports:
-            stack = transport.all_gather(message(call, transport.rank, ()))
+            stack = transport.start_all_gather(message(call, transport.rank, ()))()
         devices[1].read(stack, received)
     finish(devices)
     sums = sorted(float(one.sum()) for one in received)
@@ -206,7 +206,7 @@ def test_another_stream_waits_for_the_one_before(world, monkeypatch):
         monkeypatch.setattr(p2p_transport, "_raw_stream", lambda device, n=n: n)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None, n=n: streams[n])
         for transport in transports:
-            transport.all_gather(message(0, 0, (3,)))
+            transport.start_all_gather(message(0, 0, (3,)))
     assert waits[::2] == [(streams[1], streams[0]), (streams[0], streams[1])]  # those of the first rank
     finish(devices)
 

@@ -43,7 +43,7 @@ def peer_to_peer(world, group=None, **keywords):
         if world.device.type == "cpu":
             patches.enter_context(on_devices(world, sys.argv[4], **keywords))
             patches.callback(communicator.Communicator(group).state.p2p_transports.clear)
-        for name, method in (("channels", "open_recv"), ("gathers", "all_gather")):
+        for name, method in (("channels", "open_recv"), ("gathers", "start_all_gather")):
             call = counting(name, getattr(SymmetricMemoryTransport, method))
             patches.enter_context(mock.patch.object(SymmetricMemoryTransport, method, call))
         yield counts
@@ -292,7 +292,7 @@ def host_calls():
             record(shard_module.Shard, "scan_rows", lambda shard, rows, *_: ("scan", rows.begin)),
             record(p2p_transport._P2PChannel, "send", lambda *_: "send"),
             record(p2p_transport._P2PChannel, "recv", lambda *_: "recv"),
-            record(SymmetricMemoryTransport, "all_gather", lambda *_: "gather"),
+            record(SymmetricMemoryTransport, "start_all_gather", lambda *_: "gather"),
             record(communicator.PendingConsensus, "wait", lambda *_: "consensus"),
             mock.patch.object(streams, "start_copy_to_host", start_recorded_copy),
         ):

@@ -80,11 +80,7 @@ class SymmetricMemoryTransport(Transport):
         return _P2PChannel(self, rank, rank, self.n_recvs[rank], shapes, dtype)
 
     def start_all_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
-        stacked = self.all_gather(tensor)
-        return lambda: stacked
-
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        """Return the tensors of all ranks, stacked; they have to be read before the second next all-gather."""
+        """As all transports; the result has to be read before the second next all-gather."""
         self.follow_stream()
         begin = (2 + self._n_gathers % 3) * self.size * CAPACITY
         self._n_gathers += 1
@@ -92,7 +88,8 @@ class SymmetricMemoryTransport(Transport):
         for rank in range(self.size):
             self.view(rank, offset, tensor.shape, tensor.dtype).copy_(tensor)
         self.handle.barrier(_BARRIER_SIGNAL, self.timeout_ms)
-        return self.view(self.rank, begin, (self.size, *tensor.shape), tensor.dtype)
+        stacked = self.view(self.rank, begin, (self.size, *tensor.shape), tensor.dtype)
+        return lambda: stacked
 
     def view(self, owner: int, offset: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return part of a rank's buffer as a tensor on this device; `offset` is in bytes."""

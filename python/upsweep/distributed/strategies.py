@@ -166,13 +166,11 @@ class DistributedScan:
             return None
         cost = max(meta["two_pass_cost"] for meta in self.metas)
         strategy = _choose(all(map(_decays, self.metas[1:])), len(self.chain), self.n_groups, cost)
-        run = {
-            "local_with_fixup": self.local_with_fixup, "pipelined": self.pipelined, "two_pass": self.two_pass
-        }[strategy]  # fmt: skip
         device = self.shard.out.device
         self._p2p = self.comm.p2p_transport(device, self._epochs)
         try:
-            return run()
+            final: Tensor | None = getattr(self, strategy)()
+            return final
         except BaseException:
             self.comm.reset_transport(device)
             raise
@@ -209,16 +207,15 @@ class DistributedScan:
         """The same for two ranks with one message; both then know whether the state is finite."""
         shard, transport = self.shard, self._transport(value.nbytes)
         if self.position:
-            receiver = transport.open_recv(self.chain[0], [value.shape], shard.compute_dtype, shard.out.device)
-            value = receiver.recv()
-            wait_for_isfinite = streams.start_isfinite(value.unsqueeze(0))
-            shard.scan_rows(shard.rows, value, self.metas[1]["decay_steps"])
-            receiver.close()
+            channel = transport.open_recv(self.chain[0], [value.shape], shard.compute_dtype, shard.out.device)
+            value = channel.recv()
         else:
-            sender = transport.open_send(self.chain[1])
-            sender.send(value)
-            wait_for_isfinite = streams.start_isfinite(value.unsqueeze(0))
-            sender.close()
+            channel = transport.open_send(self.chain[1])
+            channel.send(value)
+        wait_for_isfinite = streams.start_isfinite(value.unsqueeze(0))
+        if self.position:
+            shard.scan_rows(shard.rows, value, self.metas[1]["decay_steps"])
+        channel.close()
         return None if wait_for_isfinite()[0] else self.pipelined()
 
     def pipelined(self) -> Tensor | None:
