@@ -415,25 +415,22 @@ def _missing_step(constant: float | None, ignore_na: bool) -> Update:
     return step
 
 
-def _sums(state: Any, x: Any, factor: Any, ignore_na: bool) -> Any:
-    """The weighted sum of the values, and the sum of the weights, after a step."""
-    total, weights = state
-    known = x == x
-    if ignore_na:
-        return np.where(known, factor * total + x, total), np.where(known, factor * weights + 1.0, weights)
-    return factor * total + np.where(known, x, 0.0), factor * weights + np.where(known, 1.0, 0.0)
-
-
 @functools.lru_cache(256)
 def _sums_step(factor: float | None, ignore_na: bool, is_mean: bool) -> Update:
     """The first state is the weighted sum; the second is the sum of the weights, or whether there was a value."""
 
     def step(state: Any, x: Any) -> Any:
-        value, decay = x if factor is None else (x, factor)
-        total, weights = _sums(state, value, decay, ignore_na)
+        (total, weights), (value, decay) = state, x if factor is None else (x, factor)
+        known = value == value
+        if ignore_na:
+            total = np.where(known, decay * total + value, total)
+            weights = np.where(known, decay * weights + 1.0, weights)
+        else:
+            total = decay * total + np.where(known, value, 0.0)
+            weights = decay * weights + np.where(known, 1.0, 0.0)
         if is_mean:
-            return (total, weights), np.where(value == value, total / weights, np.nan)
-        seen = np.where(value == value, 1.0, state[1])
+            return (total, weights), np.where(known, total / weights, np.nan)
+        seen = np.where(known, 1.0, state[1])
         return (total, seen), np.where(seen > 0, total, np.nan)
 
     return step

@@ -75,10 +75,9 @@ def _of_integer_keys(values: Array, dtype: DType) -> Array:
         return (np.maximum(least, 0) if key.kind == "u" else least).astype(key)
     last = values.size - 1
 
-    def reaches(x: Array, at: Array) -> Array:
+    def reaches(x: Array, at: Array) -> Any:
         compared = x.astype(values.dtype)
-        reached: Array = np.where(at == last, compared > values[at], compared >= values[at])
-        return reached
+        return np.where(at == last, compared > values[at], compared >= values[at])
 
     return _bisect(reaches, values.size, dtype)
 
@@ -91,11 +90,7 @@ def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Arr
     if _agrees_with_edges(edges, first, last, dtype):
         return edge_thresholds(edges, dtype, edges.dtype)
 
-    def reaches(x: Array, at: Array) -> Array:
-        reached: Array = _numpy_slots(x, edges, first, last) > at
-        return reached
-
-    return _bisect(reaches, edges.size, dtype)
+    return _bisect(lambda x, slots: _numpy_slots(x, edges, first, last) > slots, edges.size, dtype)
 
 
 def _agrees_with_edges(edges: Array, first: Any, last: Any, dtype: DType) -> bool:
@@ -161,14 +156,13 @@ def linear_thresholds(
         fill_thresholds(ends, thresholds)
         return thresholds
 
-    def reaches(x: Array, at: Array) -> Array:
+    def reaches(x: Array, at: Array) -> Any:
         with np.errstate(all="ignore"):
             begin, end, bins = (dtype.type(value) for value in (low, high, n_bins))
             positions = (x - begin) * bins / (end - begin)
             wide = positions.astype(np.float64)  # float64 represents n_bins exactly
             slots = np.where(wide < n_bins, np.maximum(wide, 0), n_bins - 1).astype(np.intp) + 1
-            reached: Array = np.where(x <= end, np.where(x >= begin, slots, 0), n_bins + 1) > at
-        return reached
+            return np.where(x <= end, np.where(x >= begin, slots, 0), n_bins + 1) > at
 
     return _bisect(reaches, n_bins + 1, dtype)
 
@@ -185,7 +179,7 @@ def _of_rationals(low: float, high: float, n_bins: int, dtype: DType) -> Array:
     return np.array(reachable, key_dtype(dtype))
 
 
-def _bisect(reaches: Callable[[Array, Array], Array], count: int, dtype: DType) -> Array:
+def _bisect(reaches: Callable[[Array, Array], Any], count: int, dtype: DType) -> Array:
     """Return for each of `count` slots the least number of the dtype that reaches it; omit unreachable slots.
 
     ``reaches(x, slot)`` compares arrays of equal length elementwise.
