@@ -30,9 +30,7 @@ How it works
    work before anything is exchanged.
 2. The consensus exchanges the metadata: shape of the state, dtypes, whether the state before the shard decays, how
    many groups of rows are worth a message. From these all ranks choose the same strategy.
-3. The strategy runs: `local_with_fixup` where any state decays to nothing within a small part of the shard,
-   `pipelined` for many rows, `two_pass` for few rows or many ranks. The first two read and write a shard about
-   once, the last one reads it twice.
+3. The strategy runs: `local_with_fixup`, `pipelined` or `two_pass`; `strategies` says when each is chosen.
 
 The GPUs of one host write states into each other's memory. That is set up when a group first scans: it takes 1.5
 seconds once, and 1.25 MiB for each rank of the group on each device, as long as the group lives. Where it cannot

@@ -49,10 +49,10 @@ def cache_key(name: str, operands: Operands | None, axis: Any, reverse: bool, ex
     return (name, axis, reverse, exclusive, repr(number), *layouts)
 
 
-def find_shard(key: Any, operands: Operands) -> Any:
+def find_shard(key: Any, operands: Operands | None) -> Any:
     """Return the `shard.Shard` of these tensors, if one of the same layout is cached, else None."""
     cached = None if key is None else _shards.get(key)
-    if cached is None:
+    if cached is None or operands is None:
         return None
     shard = copy(cached)
     shard.scan = copy(cached.scan)
@@ -61,9 +61,11 @@ def find_shard(key: Any, operands: Operands) -> Any:
     return shard
 
 
-def store_shard(key: Any, operands: Operands, shard: Any) -> None:
-    """Cache a shard, if the checks left the caller's tensors as they are."""
-    if shard.scan.x is not operands[0] or shard.scan.gates is not operands[1] or shard.scan.gamma is not None:
+def store_shard(key: Any, operands: Operands | None, shard: Any) -> None:
+    """Cache a shard, if the call has a key and the checks left the caller's tensors as they are."""
+    if key is None or operands is None or shard.scan.gamma is not None:
+        return
+    if shard.scan.x is not operands[0] or shard.scan.gates is not operands[1]:
         return
     cached = copy(shard)
     cached.scan = copy(shard.scan)

@@ -62,8 +62,7 @@ def scan(call: ScanCall) -> Any:
     meta, error, aggregate, shard, start = None, None, None, None, None
     try:
         key = caches.cache_key(call.name, call.operands, call.axis, call.reverse, call.exclusive)
-        if call.operands is not None:
-            shard = caches.find_shard(key, call.operands)
+        shard = caches.find_shard(key, call.operands)
         if shard is not None:
             checked, needs_dispatcher = shard.scan, False
             tensors = (checked.x, checked.gates, None, None, None)
@@ -80,8 +79,7 @@ def scan(call: ScanCall) -> Any:
         else:
             if shard is None:
                 shard = Shard(checked, call.reverse, call.exclusive, call.flush, call.n_threads)
-                if key is not None and call.operands is not None:
-                    caches.store_shard(key, call.operands, shard)
+                caches.store_shard(key, call.operands, shard)
             start = SpeculativeStart(shard, comm)  # first of all, so that a device has work
             meta = {**call.meta(checked, comm), **start.meta, "is_eager": True}
             meta["transport_epoch"] = comm.transport_epoch(shard.out.device)
