@@ -138,12 +138,11 @@ def reduce_scan(
 def run_count(count: Count, *, n_threads: int | None, device: int | None = None) -> tuple[Any, Any]:
     """Count, and return the result, or the user's `out`, and the number of dropped keys if that is requested."""
     check_threads(n_threads)
-    placement, n_bins = count.placement, count.least if count.n_bins is None else count.n_bins
-    if placement is not None:
-        check_memory(count, n_bins, lambda: placement.library.memory(placement.ordinal), largest_key=False)
+    if count.placement is not None:
         from upsweep._backends.cuda import bincount as cuda_bincount
 
         return cuda_bincount.run_count(count)
+    n_bins = count.least if count.n_bins is None else count.n_bins
     check_memory(count, n_bins, cpu.memory_limit, largest_key=False)
     if device is None:
         return cpu_bincount.run(count, n_threads)

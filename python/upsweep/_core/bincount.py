@@ -61,7 +61,8 @@ class Count:
         return () if self.n_sums is None else (self.n_sums,)
 
     def result_shape(self, n_bins: int) -> tuple[int, ...]:
-        return (*self.rows[: self.axis], n_bins, *self.rows[self.axis :], *self.sums)
+        rows = self.rows
+        return (*rows[: self.axis], n_bins, *rows[self.axis :], *self.sums)
 
     def bins_last(self, result: Operand) -> Operand:
         """Return a view of a result as the kernels expect it: (..., bins), or (..., bins, k)."""
@@ -166,7 +167,7 @@ def check_memory(count: Count, n_bins: int, limit: Callable[[], int | None], *, 
     `limit` returns the bytes of memory, or None where they are unknown.
     """
     # Zero rows or sums count as one, because bins are limited, too.
-    n_numbers = max(math.prod(count.rows), 1) * n_bins * max(math.prod(count.sums), 1)
+    n_numbers = max(math.prod(count.rows), 1) * n_bins * (count.n_sums or 1)
     if n_numbers >= _CHECK_ABOVE:
         n_bytes, available = n_numbers * max(count.accumulator.itemsize, count.dtype.itemsize), limit()
         if n_bytes > (np.iinfo(np.intp).max if available is None else available):

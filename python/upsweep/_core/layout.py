@@ -10,12 +10,12 @@ from upsweep._arrays import DeviceView, Operand
 
 
 def moveaxis(array: Operand, source: int, destination: int) -> Operand:
-    """Move one axis, both positions counted from the front; faster than ``np.moveaxis``."""
+    """Move one axis of an array or a tensor, positions counted from the front; faster than ``np.moveaxis``."""
     if source == destination:
         return array
     order = list(range(array.ndim))
     order.insert(destination, order.pop(source))
-    return array.transpose(order)
+    return (getattr(array, "permute", None) or array.transpose)(order)
 
 
 def merge_axes(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from upsweep import _backends
+from upsweep._arrays import name_of
 from upsweep._backends import cpu
 from upsweep._backends.cpu import scan as cpu_scan
+from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._core import bincount, layout
 from upsweep._core import scan as scan_problem
@@ -130,7 +132,7 @@ def reduce(
     if x.is_cuda:
         _backends.cuda_scan_launch.reduce(
             *map(describe, (x, gates, gamma, reset, multiplier, value, dropped)), initial=describe(initial),
-            axis=axis, reverse=reverse, **resources(x),
+            axis=axis, reverse=reverse, **TensorContext(x).resources,
         )  # fmt: skip
         return
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, value.dtype)
@@ -229,16 +231,37 @@ def describe(tensor: Any) -> Any:
     return ArrayDescriptor(tensor.data_ptr(), tuple(tensor.shape), strides, NAMES[tensor.dtype])
 
 
-def resources(tensor: Tensor) -> dict[str, Any]:
-    """Return the device of a launch, torch's current stream on it, and torch's allocator."""
-    device = tensor.get_device()
-    stream = torch._C._cuda_getCurrentRawStream(device)
-    return {"device": device, "stream": stream, "allocate": lambda n_bytes: workspace(n_bytes, tensor.device)}
-
-
 def workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
     memory = torch.empty(n_bytes, dtype=torch.uint8, device=device)
     return memory.data_ptr(), memory
+
+
+class TensorContext(ExecutionContext):
+    """The context of a call on CUDA tensors, which are described without device views."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor_device, self.device = tensor.device, tensor.get_device()
+        self.stream = torch._C._cuda_getCurrentRawStream(self.device)
+
+    @property
+    def memory_limit(self) -> int:
+        return int(torch.cuda.get_device_properties(self.tensor_device).total_memory)
+
+    def allocate(self, n_bytes: int) -> tuple[int, object]:
+        return workspace(n_bytes, self.tensor_device)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Any = None) -> Tensor:
+        return torch.empty(shape, dtype=getattr(torch, name_of(dtype)), device=self.tensor_device)
+
+    temporary = empty
+
+    def input(self, array: Any) -> Any:
+        return describe(array)
+
+    optional_input = output = input
+
+    def element(self, array: Tensor, index: tuple[int, ...]) -> Any:
+        return array[index].item()
 
 
 # ---- counts ----------------------------------------------------------------------------------------------------
@@ -249,16 +272,23 @@ def count(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, T
     if request.keys.is_cuda:
         return _count_on_cuda(request, out, accumulate)
     check_device(request.keys, "x")
-    accumulator = _accumulator_dtype(request)
-    described = _count_of_views(request, accumulator)
-    direct = out is not None and out.dtype == accumulator
-    if direct:
-        described.out, described.accumulate = as_numpy(out), accumulate
+    dtype = _accumulator_dtype(request)
+    direct = out is not None and out.dtype == dtype
+    described = _count_of(request, as_numpy, dtype, out if direct else None, accumulate)
     result, n_dropped = _backends.run_count(described, n_threads=request.n_threads or None)
     n_invalid = None if n_dropped is None else torch.tensor(n_dropped)
     if direct:
         return out, n_invalid
     return _write_result(torch.from_numpy(result).contiguous(), out, accumulate, request.dtype), n_invalid
+
+
+def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
+    """Count on the current stream; the host waits once, unless the bins are known and other keys are dropped."""
+    dtype = getattr(torch, bincount.device_result_dtype(NAMES[_accumulator_dtype(request)], NAMES[request.dtype]))
+    direct = out is not None and out.dtype == dtype and request.drop
+    described = _count_of(request, lambda tensor: tensor, dtype, out if direct else None, accumulate)
+    result, n_invalid = _backends.cuda_bincount.count_in(TensorContext(request.keys), described)
+    return result if direct else _write_result(result, out, accumulate, request.dtype), n_invalid
 
 
 def _accumulator_dtype(request: Any) -> torch.dtype:
@@ -273,7 +303,7 @@ def _accumulator_dtype(request: Any) -> torch.dtype:
 
 def _write_result(counts: Tensor, out: Tensor | None, accumulate: bool, dtype: torch.dtype) -> Tensor:
     if out is None:
-        return counts.to(dtype)
+        return counts if counts.dtype == dtype else counts.to(dtype)
     if not accumulate:
         return out.copy_(counts)
     if not (out.is_floating_point() or out.is_complex()):
@@ -282,72 +312,18 @@ def _write_result(counts: Tensor, out: Tensor | None, accumulate: bool, dtype: t
     return out.add_(counts if counts.is_complex() else counts.double())
 
 
-def _count_of_views(request: Any, accumulator: torch.dtype) -> bincount.Count:
-    """Return the count of tensors on the CPU as one of numpy arrays that share their memory."""
-    keys, last = as_numpy(request.keys), request.keys.ndim - 1
-    dtype = np.dtype(NAMES[accumulator])
-    described = bincount.Count(
-        layout.moveaxis(keys, request.axis, last), None, None if request.n_sums < 0 else request.n_sums,
-        request.n_bins, request.least, request.axis, request.drop, dtype, dtype, None, False,
+def _count_of(
+    request: Any, view: Callable[[Tensor], Any], dtype: torch.dtype, out: Tensor | None, accumulate: bool
+) -> bincount.Count:
+    """Return the count that writes `dtype`; its operands are `view` of the tensors."""
+    keys, weights, axis, last = request.keys, request.weights, request.axis, request.keys.ndim - 1
+    if weights is None and request.n_sums >= 0:
+        weights = keys.new_empty((*keys.shape, request.n_sums), dtype=torch.int64)  # without elements
+    accumulator = np.dtype(NAMES[dtype])
+    return bincount.Count(
+        layout.moveaxis(view(keys), axis, last),
+        None if weights is None else layout.moveaxis(view(resolve(weights)), axis, last),
+        None if request.n_sums < 0 else request.n_sums, request.n_bins, request.least, axis, request.drop,
+        accumulator, accumulator, None if out is None else view(out), accumulate and out is not None,
         request.deterministic, request.count_invalid,
     )  # fmt: skip
-    if request.weights is not None:
-        described.weights = layout.moveaxis(as_numpy(resolve(request.weights)), request.axis, last)
-    return described
-
-
-def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
-    """Count on the current stream; the host waits once, unless the bins are known and other keys are dropped."""
-    keys, axis = request.keys, request.axis
-    counts, where = _backends.cuda_bincount_launch, {"axis": axis, **resources(keys)}
-    n_bins = request.n_bins
-    if n_bins is None:
-        largest, negative = counts.find_range(describe(keys), **where)
-        if negative >= 0 and not request.drop:
-            raise _outside(request, negative, 0)
-        n_bins = max(largest + 1, request.least)
-    shape = request.result_shape(n_bins)
-    dtype = getattr(torch, bincount.device_result_dtype(NAMES[_accumulator_dtype(request)], NAMES[request.dtype]))
-    _check_memory(request, shape, max(dtype.itemsize, request.dtype.itemsize), keys.device)
-    # A count that checks its keys has written bins before it fails, and an error leaves `out` untouched. Counting
-    # into a temporary costs the bytes of the bins; a check of its own would read all keys twice.
-    check = not request.drop and request.n_bins is not None
-    direct = out is not None and out.dtype == dtype and not check
-    counted = out if out is not None and direct else torch.empty(shape, dtype=dtype, device=keys.device)
-    n_invalid = torch.empty((), dtype=torch.int64, device=keys.device) if request.count_invalid else None
-    weights, table = resolve(request.weights), counted
-    if request.n_sums >= 0 and (weights is None or not counted.numel()):
-        # There is nothing to sum, but keys may still be outside the bins.
-        shape = request.of_keys().result_shape(n_bins)
-        weights, table = None, torch.empty(shape, dtype=torch.int64, device=keys.device)
-        if not (direct and accumulate):
-            counted.zero_()
-    first = counts.count_checked(
-        describe(keys), describe(table), weights=describe(weights), check=check,
-        accumulate=accumulate and direct, deterministic=request.deterministic,
-        dropped=None if n_invalid is None else n_invalid.data_ptr(), **where,
-    )  # fmt: skip
-    if first >= 0:
-        raise _outside(request, first, n_bins)
-    return counted if direct else _write_result(counted, out, accumulate, request.dtype), n_invalid
-
-
-def _outside(request: Any, position: int, n_bins: int) -> ValueError:
-    keys = request.keys.movedim(request.axis, -1)
-    index = tuple(map(int, np.unravel_index(position, tuple(keys.shape))))
-    return bincount.key_error(index, request.axis, int(keys[index].item()), n_bins)
-
-
-_CHECK_ABOVE = 1 << 28  # bytes
-
-
-def _check_memory(request: Any, shape: tuple[int, ...], itemsize: int, device: torch.device) -> None:
-    """Raise for a result that the device has no memory for; the error names the argument that asks for it."""
-    n_bytes = math.prod(shape) * itemsize
-    if n_bytes <= _CHECK_ABOVE:
-        return
-    available = int(torch.cuda.get_device_properties(device).total_memory)
-    if n_bytes > available:
-        n_bins = shape[request.axis]
-        name = "length" if request.n_bins is not None else "x" if n_bins > request.least else "minlength"
-        raise bincount.memory_error(name, n_bins, n_bytes, available)

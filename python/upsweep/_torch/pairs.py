@@ -61,8 +61,7 @@ def _run(problem: Problem, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     )
     _backends.cuda_pairs_launch.run(
         reduction, [*map(executors.describe, tensors)], [*map(executors.describe, results)], n_i, n_j, batch,
-        problem.intervals(reduction.rows),
-        **executors.resources(tensors[0]),
+        problem.intervals(reduction.rows), **executors.TensorContext(tensors[0]).resources,
     )  # fmt: skip
     return results
 

@@ -29,37 +29,45 @@ def run_count(count: Count, device: int | None = None) -> tuple[Any, Any]:
     The dtype of a count of numpy arrays is its accumulator, and it has no `out`: the caller converts the result.
     """
     with open_context({"x": count.keys, "weights": count.weights, "out": count.out}, device) as context:
-        keys = context.input(count.keys)
-        n_bins = _find_n_bins(count, keys, context) if count.n_bins is None else count.n_bins
-        check = not count.drop and count.n_bins is not None
-        kernel_dtype = np.dtype(bincount.device_result_dtype(name_of(count.accumulator), name_of(count.dtype)))
-        direct = count.dtype == kernel_dtype
-        # The numpy results of all backends have the bins innermost in memory.
-        shape = count.result_shape(n_bins) if device is None else (*count.rows, n_bins, *count.sums)
-        # A count that fails the check has already been written, and `out` must not be. A temporary costs the bytes
-        # of the bins; a look at the keys before the count would cost theirs.
-        if count.out is not None and direct and not check:
-            counted = count.out
-        else:
-            counted = (context.empty if count.out is None else context.temporary)(shape, kernel_dtype)
-            counted = counted if device is None else count.bins_in_place(counted)
-        n_dropped = context.empty((), np.dtype(np.int64)) if count.return_invalid else None
-        _count_into(count, keys, counted, n_dropped, context, check)
-        result = counted
-        if counted is not count.out and not (count.out is None and direct):
-            result = context.empty(shape, count.dtype) if count.out is None else count.out
-            _write(context, counted, result, count.accumulate)
+        result, n_dropped = count_in(context, count, bins_innermost=device is not None)
         return user_array(result), None if n_dropped is None else user_array(n_dropped)
 
 
+def count_in(context: ExecutionContext, count: Count, bins_innermost: bool = False) -> tuple[Any, Any]:
+    """Run a count of arrays that the context describes, and return the results of `run_count` as such arrays."""
+    keys = context.input(count.keys)
+    n_bins = _find_n_bins(count, keys, context)
+    check = not count.drop and count.n_bins is not None
+    kernel_dtype = np.dtype(bincount.device_result_dtype(name_of(count.accumulator), name_of(count.dtype)))
+    direct = count.dtype == kernel_dtype
+    # The numpy results of all backends have the bins innermost in memory.
+    shape = (*count.rows, n_bins, *count.sums) if bins_innermost else count.result_shape(n_bins)
+    # A count that fails the check has already been written, and `out` must not be. A temporary costs the bytes
+    # of the bins; a look at the keys before the count would cost theirs.
+    if count.out is not None and direct and not check:
+        counted = count.out
+    else:
+        counted = (context.empty if count.out is None else context.temporary)(shape, kernel_dtype)
+        counted = count.bins_in_place(counted) if bins_innermost else counted
+    n_dropped = context.empty((), np.dtype(np.int64)) if count.return_invalid else None
+    _count_into(count, keys, counted, n_dropped, context, check)
+    result = counted
+    if counted is not count.out and not (count.out is None and direct):
+        result = context.empty(shape, count.dtype) if count.out is None else count.out
+        _write(context, counted, result, count.accumulate)
+    return result, n_dropped
+
+
 def _find_n_bins(count: Count, keys: ArrayDescriptor, context: ExecutionContext) -> int:
-    """Return the number of bins that the largest key needs."""
-    largest: int
-    largest, negative = bincount_launch.find_range(keys, axis=len(keys.shape) - 1, **context.resources)
-    if negative >= 0 and not count.drop:
-        raise _invalid_key_error(count, keys, negative, 0, context)
-    n_bins = max(largest + 1, count.least)
-    bincount.check_memory(count, n_bins, lambda: context.memory_limit, largest_key=n_bins > count.least)
+    """Return the number of bins: as the caller asks for it, or as the largest key needs it."""
+    n_bins, is_largest_key = count.n_bins, False
+    if n_bins is None:
+        largest, negative = bincount_launch.find_range(keys, axis=len(keys.shape) - 1, **context.resources)
+        if negative >= 0 and not count.drop:
+            raise _invalid_key_error(count, keys, negative, 0, context)
+        n_bins = max(largest + 1, count.least)
+        is_largest_key = n_bins > count.least
+    bincount.check_memory(count, n_bins, lambda: context.memory_limit, largest_key=is_largest_key)
     return n_bins
 
 
@@ -74,23 +82,32 @@ def _count_into(
     count: Count, keys: ArrayDescriptor, counted: Operand, n_dropped: Operand | None, context: ExecutionContext,
     check: bool,
 ) -> None:  # fmt: skip
-    """Count into an array of the result's shape."""
+    """Count into an array of the result's shape; with `check` wait, and raise for the first invalid key."""
     weights, table = count.weights, count.bins_last(counted)
-    n_bins = table.shape[len(count.rows)]
-    if count.n_sums == 0:
+    axis = len(keys.shape) - 1
+    n_bins = table.shape[axis]
+    if count.n_sums is not None and 0 in table.shape:
         # There are no sums, but keys may be invalid all the same.
         weights, table = None, context.temporary((*count.rows, n_bins), np.dtype(np.int64))
     target, summands = context.output(table), context.optional_input(weights)
-    if summands is not None and count.keys.size == 0:
+    if target.dtype == "uint64":
+        target = target._replace(dtype="int64")
+    if summands is not None and 0 in keys.shape and count.accumulator == np.int64:
         summands = summands._replace(dtype="int64")  # sums of nothing are integers
-    first = bincount_launch.count_checked(
-        keys, target._replace(dtype=target.dtype.replace("uint64", "int64")), weights=summands,
-        axis=len(keys.shape) - 1, check=check, accumulate=count.accumulate and counted is count.out,
-        deterministic=count.deterministic,
-        dropped=None if n_dropped is None else context.output(n_dropped).pointer, **context.resources,
+    dropped = None if n_dropped is None else context.output(n_dropped).pointer
+    first_outside, keep_alive = None, None
+    if check:
+        dropped, keep_alive = context.allocate(2 * bincount_launch.WORD)
+        first_outside = dropped + bincount_launch.WORD
+    bincount_launch.count(
+        keys, target, weights=summands, axis=axis, accumulate=count.accumulate and counted is count.out,
+        deterministic=count.deterministic, dropped=dropped, first_outside=first_outside, **context.resources,
     )  # fmt: skip
-    if first >= 0:
-        raise _invalid_key_error(count, keys, first, n_bins, context)
+    if check and dropped is not None:
+        n_outside, first = bincount_launch.read_words(dropped, 2, **context.on_stream)
+        if n_outside:
+            raise _invalid_key_error(count, keys, first, n_bins, context)
+    del keep_alive
 
 
 def _write(context: ExecutionContext, source: Operand, target: Operand, accumulate: bool) -> None:

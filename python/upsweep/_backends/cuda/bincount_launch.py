@@ -1,8 +1,8 @@
 """C interface of counts and histograms: requests from array descriptors, plans and launches.
 
 Keys outside the bins are not counted; how many there are, and the position of the first one, is written to device
-memory if the caller asks for it. Only the functions whose result depends on the data wait for the stream, and read
-their answer back at once: `find_range`, `find_extremes`, `count_checked`.
+memory if the caller asks for it. Only `read_words`, and `find_range` and `find_extremes`, which call it, wait for
+the stream.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INTEGERS = frozenset(name for name in abi.DTYPES if name.rstrip("0123456789") in
 
 # Empty arrays may have no address, but to the library no address means no weights. Nothing reads this one.
 _NO_MEMORY = 256
-_WORD = 8  # bytes
+WORD = 8  # bytes of an int64 that is read back
 
 
 def _describe_weights(request: abi.Count, weights: ArrayDescriptor, axis: int) -> None:
@@ -45,8 +45,9 @@ def describe(
         first_outside=first_outside, length=keys.shape[axis],
     )  # fmt: skip
     batch = keys.shape[:axis] + keys.shape[axis + 1 :]
-    request.n_batch = len(batch)
-    request.batch_shape[: len(batch)] = batch
+    if batch:
+        request.n_batch = len(batch)
+        request.batch_shape[: len(batch)] = batch
     abi.fill_array(request.keys, keys, axis)
     if out is not None:
         request.n_bins = out.shape[axis]
@@ -109,9 +110,9 @@ def key_range(keys: ArrayDescriptor, result: int, *, axis: int = 0, device: int,
     library.load().key_range(ctypes.byref(request), result)
 
 
-def _read_words(pointer: int, n_words: int, device: int, stream: int) -> tuple[int, ...]:
+def read_words(pointer: int, n_words: int, device: int, stream: int) -> tuple[int, ...]:
     """Return int64 of device memory, once the work on the stream is done."""
-    return struct.unpack(f"={n_words}q", library.read_bytes(pointer, n_words * _WORD, device, stream))
+    return struct.unpack(f"={n_words}q", library.read_bytes(pointer, n_words * WORD, device, stream))
 
 
 def find_range(
@@ -120,27 +121,11 @@ def find_range(
     """Return the largest key (negative if all are), and the position of the first negative key, or -1."""
     if 0 in keys.shape:
         return -1, -1
-    pointer, keep_alive = allocate(2 * _WORD)
+    pointer, keep_alive = allocate(2 * WORD)
     key_range(keys, pointer, axis=axis, device=device, stream=stream)
-    largest, first_negative = _read_words(pointer, 2, device, stream)
+    largest, first_negative = read_words(pointer, 2, device, stream)
     del keep_alive
     return largest % 2**64 if keys.dtype.startswith(("uint", "bool")) else largest, first_negative
-
-
-def count_checked(
-    keys: ArrayDescriptor, out: ArrayDescriptor, *, check: bool, device: int, stream: int, allocate: Allocate,
-    dropped: int | None = None, **options: Any,
-) -> int:  # fmt: skip
-    """Run `count`; with `check` wait, and return the position of the first key outside, or -1."""
-    options |= {"device": device, "stream": stream, "allocate": allocate}
-    if not check:
-        count(keys, out, dropped=dropped, **options)
-        return -1
-    pointer, keep_alive = allocate(2 * _WORD)
-    count(keys, out, dropped=pointer, first_outside=pointer + _WORD, **options)
-    n_dropped, first = _read_words(pointer, 2, device, stream)
-    del keep_alive
-    return first if n_dropped else -1
 
 
 # ---- histograms ------------------------------------------------------------------------------------------------
@@ -221,9 +206,9 @@ def find_extremes(
     x: ArrayDescriptor, *, device: int, stream: int, allocate: Allocate
 ) -> tuple[float, float, int]:  # fmt: skip
     """Return the least and the largest element, and the position of the first one that is not finite, or -1."""
-    pointer, keep_alive = allocate(3 * _WORD)
+    pointer, keep_alive = allocate(3 * WORD)
     value_range(x, pointer, device=device, stream=stream)
-    least, largest, first = _read_words(pointer, 3, device, stream)
+    least, largest, first = read_words(pointer, 3, device, stream)
     del keep_alive
     return read_value_range(x.dtype, (least, largest, first))
 

@@ -68,7 +68,7 @@ class ExecutionContext:
     @property
     def resources(self) -> dict[str, Any]:
         """The keywords of functions that start kernels and allocate a workspace."""
-        return {**self.on_stream, "allocate": self.allocate}
+        return {"device": self.device, "stream": self.stream, "allocate": self.allocate}
 
     @property
     def memory(self) -> DeviceMemory:
