@@ -324,10 +324,10 @@ def test_what_cannot_be_summed():
 
 def key_range(keys, axis=-1):
     with contextlib.closing(DeviceMemory(0)) as memory:
-        result = memory.empty((2,), np.dtype(np.int64))
-        bincount_launch.key_range(send(memory, keys), result.pointer, axis=axis % keys.ndim, device=0, stream=0)
-        largest, first = fetch(memory, result)
-    return int(largest.view(np.uint64) if keys.dtype.kind in "ub" else largest), int(first)
+        largest, first = bincount_launch.read_range(
+            "key_range", send(memory, keys), 2, axis=axis % keys.ndim, device=0, stream=0, allocate=memory.allocate
+        )
+    return largest % 2**64 if keys.dtype.kind in "ub" else largest, first
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -490,10 +490,8 @@ def test_value_ranges(dtype):
             (np.where(finite.reshape(x.shape), x, 0).astype(dtype), -1),
         ):
             with contextlib.closing(DeviceMemory(0)) as memory:
-                result = memory.empty((3,), np.dtype(np.int64))
-                bincount_launch.value_range(send(memory, view), result.pointer, device=0, stream=0)
-                least, largest, position = bincount_launch.read_value_range(
-                    dtype, tuple(map(int, fetch(memory, result)))
+                least, largest, position = bincount_launch.find_extremes(
+                    send(memory, view), device=0, stream=0, allocate=memory.allocate
                 )
             assert position == first
             if first < 0:

@@ -4,8 +4,8 @@ torch calls an operation in three ways, and each needs the derivative in another
 them from the same four functions:
 
     default       registered with the dispatcher: for torch.compile, torch.export and modes
-    Transformed   an autograd function around it: torch.func's transforms take no registered derivative
-    Eager         an autograd function without the dispatcher, which costs several times a kernel launch
+    transformed   an autograd function around it: torch.func's transforms take no registered derivative
+    eager         an autograd function without the dispatcher, which costs several times a kernel launch
 """
 
 from __future__ import annotations
@@ -35,6 +35,30 @@ def register(
     return getattr(torch.ops.upsweep, name).default
 
 
+def eager(run: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the differentiable function of plain tensors: without `setup_context`, which costs more."""
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        outputs = run(*inputs)
+        save(ctx, inputs, outputs)
+        return outputs
+
+    return _differentiable(forward=forward, backward=backward)
+
+
+def transformed(
+    run: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any], vmap: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the differentiable function that torch.func's transforms take."""
+    return _differentiable(forward=run, setup_context=save, backward=backward, vmap=vmap)
+
+
+def _differentiable(**methods: Callable[..., Any]) -> Any:
+    members = {name: staticmethod(method) for name, method in methods.items()}
+    function: Any = type("Differentiable", (torch.autograd.Function,), members)
+    return function.apply
+
+
 class Operation:
     """A registered operation, and its derivative.
 
@@ -48,9 +72,9 @@ class Operation:
         self, schema: str, run: Callable[..., Any], fake: Callable[..., Any], save: Callable[..., None],
         backward: Callable[..., tuple[Any, ...]], out_dims: Any, check_vmap: Callable[..., None] | None = None,
     ) -> None:  # fmt: skip
-        def gradients(ctx: Any, *of_results: Any, n_inputs: int | None = None) -> tuple[Any, ...]:
+        def gradients(ctx: Any, *of_results: Any) -> tuple[Any, ...]:
             known = backward(ctx, *of_results)
-            return (*known, *(None,) * ((n_inputs or len(arguments)) - len(known)))
+            return (*known, *(None,) * (len(ctx.needs_input_grad) - len(known)))
 
         default = self.default = register(schema, run, fake, save, gradients, self._vmap)
         arguments = default._schema.arguments
@@ -58,26 +82,8 @@ class Operation:
         self._axis = [argument.name for argument in arguments].index("axis")
         self._out_dims, self._check_vmap = out_dims, check_vmap
 
-        class Eager(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-            @staticmethod
-            def forward(ctx: Any, *inputs: Any) -> Any:
-                outputs = run(*inputs)
-                save(ctx, inputs, outputs)
-                return outputs
-
-            @staticmethod
-            def backward(ctx: Any, *of_results: Any) -> tuple[Any, ...]:
-                return gradients(ctx, *of_results, n_inputs=len(ctx.needs_input_grad))
-
-        class Transformed(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-            @staticmethod
-            def forward(*inputs: Any) -> Any:
-                return default(*inputs)
-
-            setup_context, backward = staticmethod(save), staticmethod(gradients)
-            vmap = staticmethod(self._vmap)
-
-        self.eager, self._transformed = Eager.apply, Transformed.apply
+        self.eager = eager(run, save, gradients)
+        self._transformed = transformed(default, save, gradients, self._vmap)
 
     def form(self) -> Any:
         """Return the form of the operation that whoever follows the tensors understands."""

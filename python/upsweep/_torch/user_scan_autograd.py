@@ -18,7 +18,7 @@ from torch import Tensor
 from upsweep._arrays.dispatch import handlers
 from upsweep._compiler.recurrences.recurrence import adjoint, keeping_states
 from upsweep._core.user_scan import ScanSpec
-from upsweep._torch import user_scan_tensors
+from upsweep._torch import operations, user_scan_tensors
 from upsweep._user_scan import gradient
 
 
@@ -45,9 +45,9 @@ def run(spec: ScanSpec, tensors: list[Tensor]) -> Any:
         return handlers("torch.user_scan_ops").run(spec, tensors)
     n_states = spec.recurrence.n_states
     if is_transformed():  # the tensors do not tell whether they require gradients
-        return _TransformedRun.apply(keeping(spec), n_states, *tensors)
+        return _run_transformed(keeping(spec), n_states, *tensors)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return _EagerRun.apply(keeping(spec), n_states, *tensors)
+        return _run_eager(keeping(spec), n_states, *tensors)
     return _forward(spec, 0, *tensors)
 
 
@@ -81,31 +81,18 @@ def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     return (None, None, *gradients(spec, ctx.saved_tensors, [*grads[:n], *grads[n + k :]], grads[n : n + k]))
 
 
-class _EagerRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
-    """The scan of plain tensors: a call of a function without `setup_context` costs less."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        output = _forward(*inputs)
-        save(ctx, inputs, output)
-        return output
-
-    backward = staticmethod(backward)
+def _vmap(info: Any, in_dims: tuple[Any, ...], spec: ScanSpec, n_saved: int, *tensors: Tensor) -> Any:
+    batched, operands = user_scan_tensors.batch(spec, info.batch_size, in_dims[2:], tensors)
+    return _run_transformed(batched, n_saved, *operands), tuple(batch_axes(spec, n_saved))
 
 
-class _TransformedRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
-    """The scan under torch.func's transforms."""
+def batch_axes(spec: ScanSpec, n_saved: int) -> list[int]:
+    """The batch axes of results: time is the first axis of outputs and of saved states."""
+    return [1] * (len(spec.recurrence.outputs) - n_saved) + [0] * spec.recurrence.n_states + [1] * n_saved
 
-    forward = staticmethod(_forward)
-    setup_context = staticmethod(save)
-    backward = staticmethod(backward)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], spec: ScanSpec, n_saved: int, *tensors: Tensor) -> Any:
-        batched, operands = user_scan_tensors.batch(spec, info.batch_size, in_dims[2:], tensors)
-        results = _TransformedRun.apply(batched, n_saved, *operands)
-        n = len(spec.recurrence.outputs) - n_saved
-        return results, (*(1 for _ in range(n)), *(0 for _ in range(n_saved)), *(1 for _ in range(n_saved)))
+_run_eager = operations.eager(_forward, save, backward)
+_run_transformed = operations.transformed(_forward, save, backward, _vmap)
 
 
 def gradients(

@@ -11,7 +11,7 @@ seconds to import.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from upsweep._user_scan.problem import check, flatten, to_extent
 
 
 def _spec(update: str, state: Tensor, length: int, axis: int, reverse: bool) -> ScanSpec:
+    """Return the scan that the arguments of the operation describe."""
     dtype = np.dtype(user_scan_tensors.numpy_name(state.dtype))
     return ScanSpec(parsed(update), dtype, length, tuple(state.shape), axis, reverse)
 
@@ -36,15 +37,12 @@ def _empty(shape: tuple[int, ...], axis: int, like: Tensor) -> Tensor:
     return like.new_empty((*shape[1 : axis + 1], shape[0], *shape[axis + 1 :])).movedim(axis, 0)
 
 
-def _run(
-    update: str, n_saved: int, inputs: list[Tensor], states: list[Tensor], length: int, axis: int, reverse: bool
-) -> list[Tensor]:
-    outputs, finals = user_scan_tensors.execute(
-        _spec(update, states[0], length, axis, reverse), (*inputs, *states)
-    )
+def _run(update: str, n_saved: int, inputs: list[Tensor], states: list[Tensor], *extent: Any) -> list[Tensor]:
+    spec = _spec(update, states[0], *extent)
+    outputs, finals = user_scan_tensors.execute(spec, (*inputs, *states))
     results = []
     for y in outputs:
-        target = _empty(tuple(y.shape), axis, y)
+        target = _empty(tuple(y.shape), spec.axis, y)
         results.append(y if y.stride() == target.stride() else target.copy_(y))
     n = len(results) - n_saved
     return [*results[:n], *(state.clone() for state in finals), *results[n:]]
@@ -53,15 +51,14 @@ def _run(
 def _fake(
     update: str, n_saved: int, inputs: list[Tensor], states: list[Tensor], length: int, axis: int, reverse: bool
 ) -> list[Tensor]:
-    shape = (length, *states[0].shape)
-    results = [_empty(shape, axis, states[0]) for _ in parsed(update).outputs]
+    results = [_empty((length, *states[0].shape), axis, states[0]) for _ in parsed(update).outputs]
     n = len(results) - n_saved
     return [*results[:n], *(each.new_empty(each.shape) for each in states), *results[n:]]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    update, n_saved, arrays, states, length, axis, reverse = inputs
-    spec = _spec(update, states[0], length, axis, reverse)
+    update, n_saved, arrays, states, *extent = inputs
+    spec = _spec(update, states[0], *extent)
     user_scan_autograd.save(ctx, (spec, n_saved, *arrays, *states), tuple(output))
 
 
@@ -72,20 +69,19 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
 def _vmap(
     info: Any, in_dims: tuple[Any, ...], update: str, n_saved: int, inputs: list[Tensor], states: list[Tensor],
-    length: int, axis: int, reverse: bool,
+    *extent: Any,
 ) -> Any:  # fmt: skip
-    n = len(inputs)
+    arguments = zip(in_dims[2:4], (inputs, states))
+    dims = [dim for of, tensors in arguments for dim in (of or [None] * len(tensors))]
+    spec = _spec(update, states[0], *extent)
+    batched, operands = user_scan_tensors.batch(spec, info.batch_size, dims, [*inputs, *states])
+    return _call(batched, update, n_saved, operands), user_scan_autograd.batch_axes(spec, n_saved)
 
-    def dims(argument: int, count: int) -> list[int | None]:
-        return [None] * count if in_dims[argument] is None else list(in_dims[argument])
 
-    batched, operands = user_scan_tensors.batch(
-        _spec(update, states[0], length, axis, reverse), info.batch_size, [*dims(2, n), *dims(3, len(states))],
-        [*inputs, *states],
-    )  # fmt: skip
-    results = recurrence(update, n_saved, operands[:n], operands[n:], length, batched.axis, reverse)
-    n_outputs = len(batched.recurrence.outputs) - n_saved
-    return results, [*(1 for _ in range(n_outputs)), *(0 for _ in states), *(1 for _ in range(n_saved))]
+def _call(spec: ScanSpec, update: str, n_saved: int, operands: Sequence[Tensor]) -> Any:
+    """Run the operation on inputs, then states; `update` is the text of the recurrence."""
+    n = spec.recurrence.n_inputs
+    return recurrence(update, n_saved, operands[:n], operands[n:], spec.length, spec.axis, spec.reverse)
 
 
 recurrence = register(
@@ -97,13 +93,9 @@ recurrence = register(
 
 def run(spec: ScanSpec, tensors: list[Tensor]) -> Any:
     """`user_scan_autograd.run`, by the operation."""
-    n = spec.recurrence.n_inputs
     keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     whole = user_scan_autograd.keeping(spec) if keeps else spec
-    return recurrence(
-        written(whole.recurrence), spec.recurrence.n_states if keeps else 0, tensors[:n], tensors[n:],
-        spec.length, spec.axis, spec.reverse,
-    )  # fmt: skip
+    return _call(whole, written(whole.recurrence), spec.recurrence.n_states if keeps else 0, tensors)
 
 
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]  # torch is not typed here

@@ -1,8 +1,7 @@
 """C interface of counts and histograms: requests from array descriptors, plans and launches.
 
 Keys outside the bins are not counted; how many there are, and the position of the first one, is written to device
-memory if the caller asks for it. Only `read_words`, and `find_range` and `find_extremes`, which call it, wait for
-the stream.
+memory if the caller asks for it. Only `find_range`, `find_extremes` and `read_words` wait for the stream.
 """
 
 from __future__ import annotations
@@ -99,32 +98,33 @@ def count(
         abi.call_with_workspace(library.load().count, request, request, allocate)
 
 
-def key_range(keys: ArrayDescriptor, result: int, *, axis: int = 0, device: int, stream: int) -> None:
-    """Start searching the largest key and the first negative one; `result` is the address of two int64.
-
-    The first is the largest key, with the 64 bits of a uint64 if the keys are unsigned (0 if there are none), else
-    -1 if no key is at least 0. The second is the position of the first negative key in C order, or -1.
-    """
-    library.check_device(device)
-    request = describe(keys, None, axis=axis, device=device, stream=stream)
-    library.load().key_range(ctypes.byref(request), result)
-
-
 def read_words(pointer: int, n_words: int, device: int, stream: int) -> tuple[int, ...]:
     """Return int64 of device memory, once the work on the stream is done."""
     return struct.unpack(f"={n_words}q", library.read_bytes(pointer, n_words * WORD, device, stream))
 
 
-def find_range(
-    keys: ArrayDescriptor, *, axis: int, device: int, stream: int, allocate: Allocate
-) -> tuple[int, int]:  # fmt: skip
+def read_range(
+    function: str, x: ArrayDescriptor, n_words: int, *, axis: int, device: int, stream: int, allocate: Allocate
+) -> tuple[int, ...]:
+    """Return the int64 that a function of the library finds in elements: `key_range` or `value_range`.
+
+    Those of `key_range` are the largest key, with the 64 bits of a uint64 if the keys are unsigned (0 if there are
+    none), else -1 if no key is at least 0; and the position of the first negative key in C order, or -1.
+    """
+    pointer, keep_alive = allocate(n_words * WORD)
+    library.check_device(device)
+    request = describe(x, None, axis=axis, device=device, stream=stream)
+    getattr(library.load(), function)(ctypes.byref(request), pointer)
+    words = read_words(pointer, n_words, device, stream)
+    del keep_alive
+    return words
+
+
+def find_range(keys: ArrayDescriptor, **resources: Any) -> tuple[int, int]:
     """Return the largest key (negative if all are), and the position of the first negative key, or -1."""
     if 0 in keys.shape:
         return -1, -1
-    pointer, keep_alive = allocate(2 * WORD)
-    key_range(keys, pointer, axis=axis, device=device, stream=stream)
-    largest, first_negative = read_words(pointer, 2, device, stream)
-    del keep_alive
+    largest, first_negative = read_range("key_range", keys, 2, **resources)
     return largest % 2**64 if keys.dtype.startswith(("uint", "bool")) else largest, first_negative
 
 
@@ -194,34 +194,16 @@ def histogram(
         abi.call_with_workspace(library.load().histogram, request, request.count, allocate)
 
 
-def value_range(x: ArrayDescriptor, result: int, *, device: int, stream: int) -> None:
-    """Start searching the least and the largest element; `result` is the address of three int64 for the next."""
-    library.check_device(device)
-    x = _at_least_1d(x)
-    request = describe(x, None, axis=len(x.shape) - 1, device=device, stream=stream)
-    library.load().value_range(ctypes.byref(request), result)
-
-
-def find_extremes(
-    x: ArrayDescriptor, *, device: int, stream: int, allocate: Allocate
-) -> tuple[float, float, int]:  # fmt: skip
+def find_extremes(x: ArrayDescriptor, **resources: Any) -> tuple[float, float, int]:
     """Return the least and the largest element, and the position of the first one that is not finite, or -1."""
-    pointer, keep_alive = allocate(3 * WORD)
-    value_range(x, pointer, device=device, stream=stream)
-    least, largest, first = read_words(pointer, 3, device, stream)
-    del keep_alive
-    return read_value_range(x.dtype, (least, largest, first))
-
-
-def read_value_range(dtype: str, words: tuple[int, int, int]) -> tuple[float, float, int]:
-    """Decode a value range: the least and the largest element; the position of the first not finite one, or -1."""
-    least, largest, first = words
-    if dtype == "uint64":
+    x = _at_least_1d(x)
+    least, largest, first = read_range("value_range", x, 3, axis=len(x.shape) - 1, **resources)
+    if x.dtype == "uint64":
         return least + 2**63, largest + 2**63, first
-    if dtype == "int64":
+    if x.dtype == "int64":
         return least, largest, first
     low, high = (_from_ordered(bits) for bits in (least, largest))
-    return (int(low), int(high), first) if dtype in INTEGERS else (low, high, first)
+    return (int(low), int(high), first) if x.dtype in INTEGERS else (low, high, first)
 
 
 def _from_ordered(bits: int) -> float:
