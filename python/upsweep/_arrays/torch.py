@@ -32,7 +32,7 @@ class _Torch(Library):
 
     def view(self, value: Any, name: str) -> DeviceView:
         text = str(value.dtype).removeprefix("torch.")
-        dtype = _bfloat16(name) if text == "bfloat16" else np.dtype(text)
+        dtype = bfloat16(name) if text == "bfloat16" else np.dtype(text)
         strides = tuple(stride * value.element_size() for stride in value.stride())
         origin = Origin(value, self, value.get_device(), None)
         return DeviceView(value.data_ptr(), tuple(value.shape), strides, dtype, origin)
@@ -77,7 +77,8 @@ class _Torch(Library):
         return self.view(array.origin.owner.to(self._dtype(dtype)), name)
 
 
-def _bfloat16(name: str) -> np.dtype[Any]:
+def bfloat16(name: str) -> np.dtype[Any]:
+    """Return ml_dtypes' dtype of the argument `name`."""
     try:
         import ml_dtypes
     except ImportError:

@@ -138,18 +138,15 @@ def device_result_dtype(accumulator: str, dtype: str) -> str:
     return dtype if dtype == short else accumulator
 
 
-def outside_error(count: Count, first: int, n_bins: int) -> ValueError:
-    """Return the error for the key at position `first`, in C order, of `keys`."""
+def outside_error(
+    count: Count, first: int, n_bins: int, element: Callable[[tuple[int, ...]], Any] | None = None
+) -> ValueError:
+    """Return the error for the key at position `first`, in C order, of `keys`; `element` reads it on a device."""
     if first < 0:
         return ValueError("x: another thread or process changed keys while they were counted; pass a copy")
-    index = np.unravel_index(first, count.keys.shape)
-    return key_error(tuple(map(int, index)), count.axis, int(count.keys[index]), n_bins)
-
-
-def key_error(index: tuple[int, ...], axis: int, value: int, n_bins: int) -> ValueError:
-    """Return the error for a key; `index` has the counted axis last, which is `axis` of x."""
-    position = list(index)
-    position.insert(axis, position.pop())
+    index = tuple(map(int, np.unravel_index(first, tuple(count.keys.shape))))
+    value, position = int(count.keys[index] if element is None else element(index)), list(index)
+    position.insert(count.axis, position.pop())
     where = str(position[0]) if len(position) == 1 else str(tuple(position))
     if value < 0:
         return ValueError(

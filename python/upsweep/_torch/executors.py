@@ -15,6 +15,7 @@ from torch import Tensor
 
 from upsweep import _backends
 from upsweep._arrays import name_of
+from upsweep._arrays.torch import bfloat16
 from upsweep._backends import cpu
 from upsweep._backends.cpu import scan as cpu_scan
 from upsweep._backends.cuda.context import ExecutionContext
@@ -60,13 +61,7 @@ def as_numpy(tensor: Tensor) -> Any:
 
 @functools.cache
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    if dtype != torch.bfloat16:
-        return np.dtype(NAMES[dtype])
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise TypeError("bfloat16 tensors on the CPU need the package ml_dtypes") from None
-    return np.dtype(ml_dtypes.bfloat16)
+    return bfloat16("a tensor on the CPU") if dtype == torch.bfloat16 else np.dtype(NAMES[dtype])
 
 
 def run(

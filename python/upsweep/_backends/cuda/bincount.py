@@ -19,7 +19,7 @@ from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.staging import open_context
 from upsweep._core import bincount
-from upsweep._core.bincount import Count, key_error
+from upsweep._core.bincount import Count
 from upsweep._core.histogram import Histogram
 
 
@@ -64,18 +64,15 @@ def _find_n_bins(count: Count, keys: ArrayDescriptor, context: ExecutionContext)
     if n_bins is None:
         largest, negative = bincount_launch.find_range(keys, axis=len(keys.shape) - 1, **context.resources)
         if negative >= 0 and not count.drop:
-            raise _invalid_key_error(count, keys, negative, 0, context)
+            raise _invalid_key_error(count, negative, 0, context)
         n_bins = max(largest + 1, count.least)
         is_largest_key = n_bins > count.least
     bincount.check_memory(count, n_bins, lambda: context.memory_limit, largest_key=is_largest_key)
     return n_bins
 
 
-def _invalid_key_error(
-    count: Count, keys: ArrayDescriptor, position: int, n_bins: int, context: ExecutionContext
-) -> ValueError:
-    index = tuple(map(int, np.unravel_index(position, keys.shape)))
-    return key_error(index, count.axis, int(context.element(count.keys, index)), n_bins)
+def _invalid_key_error(count: Count, position: int, n_bins: int, context: ExecutionContext) -> ValueError:
+    return bincount.outside_error(count, position, n_bins, lambda index: context.element(count.keys, index))
 
 
 def _count_into(
@@ -106,7 +103,7 @@ def _count_into(
     if check and dropped is not None:
         n_outside, first = bincount_launch.read_words(dropped, 2, **context.on_stream)
         if n_outside:
-            raise _invalid_key_error(count, keys, first, n_bins, context)
+            raise _invalid_key_error(count, first, n_bins, context)
     del keep_alive
 
 
