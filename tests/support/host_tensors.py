@@ -4,7 +4,7 @@ import shutil
 
 import host_device
 import pytest
-from upsweep._arrays.descriptor import DeviceView, Origin
+from upsweep._arrays.device_view import DeviceView, Origin
 from upsweep._arrays.torch import TORCH
 
 DEVICES = ["host", pytest.param("cuda", marks=pytest.mark.cuda)]

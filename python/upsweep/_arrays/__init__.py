@@ -3,7 +3,7 @@
 ::
 
     user's array --+-- numpy, lists, numbers ------------> ndarray         arguments.as_array
-                   +-- cupy, numba, any interface --------> DeviceView     arguments.as_operand, descriptor
+                   +-- cupy, numba, any interface --------> DeviceView     arguments.as_operand, device_view
                    +-- DLPack only (jax, ...) -----------> one of the two  dlpack.call_via_dlpack
                    +-- torch, dask -----------------------> their handlers  dispatch.handlers
 
@@ -21,7 +21,7 @@ other than numpy. Start reading at `arguments.as_operand`.
 from __future__ import annotations
 
 from upsweep._arrays.arguments import as_array, as_number, as_operand, cast, check_device, refuse_device
-from upsweep._arrays.descriptor import Array, DeviceView, Operand, contiguous_strides, user_array
+from upsweep._arrays.device_view import Array, DeviceView, Operand, contiguous_strides, user_array
 from upsweep._arrays.dlpack import any_dlpack_only, call_via_dlpack
 from upsweep._arrays.dtypes import (
     accumulator_dtype,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from upsweep._arrays import libraries
-from upsweep._arrays.descriptor import Array, DeviceView, Operand
+from upsweep._arrays.device_view import Array, DeviceView, Operand
 from upsweep._arrays.dtypes import is_bfloat16
 
 # Libraries whose arrays would lose their type, device or laziness in np.asarray.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays.descriptor import Array, DeviceView, Origin
+from upsweep._arrays.device_view import Array, DeviceView, Origin
 from upsweep._arrays.interface import AnyDType, Library, Shape
 
 

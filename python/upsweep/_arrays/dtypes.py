@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from upsweep._arrays.descriptor import Operand
+from upsweep._arrays.device_view import Operand
 
 DType = np.dtype[Any]
 

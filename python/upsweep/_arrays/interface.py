@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays.descriptor import Array, DeviceView, Origin, contiguous_strides
+from upsweep._arrays.device_view import Array, DeviceView, Origin, contiguous_strides
 
 Shape = tuple[int, ...]
 AnyDType = np.dtype[Any] | str  # a name for dtypes that numpy lacks

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep._arrays.cupy import CUPY
-from upsweep._arrays.descriptor import Array, DeviceView, Operand, Origin, contiguous_strides
+from upsweep._arrays.device_view import Array, DeviceView, Operand, Origin, contiguous_strides
 from upsweep._arrays.interface import NUMBA, Library, Shape
 
 # The types of most arguments. All others are examined.
