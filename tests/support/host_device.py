@@ -83,14 +83,11 @@ class HostFunction:
     def blocks_at_once(self, n_threads):
         return self.n_slots
 
-    def launch_together(self, n_blocks, n_threads, stream, structure):
-        assert n_blocks <= self.device.n_processors
-        self.launch(n_blocks, n_threads, stream, structure, at_once=n_blocks)
-
-    def launch(self, n_blocks, n_threads, stream, structure, at_once=None):
+    def launch(self, n_blocks, n_threads, stream, structure, shared_bytes=0, together=False):
         assert ctypes.sizeof(structure) == self.size()
+        assert not together or n_blocks <= self.device.n_processors
         self.launches += 1
-        self.launcher(ctypes.addressof(structure), n_blocks, n_threads, at_once or self.at_once)
+        self.launcher(ctypes.addressof(structure), n_blocks, n_threads, n_blocks if together else self.at_once)
 
 
 class HostModule:

@@ -17,7 +17,7 @@ class HostFunction(host_device.HostFunction):
         super().__init__(library, name, 1)
         self.name, self.device = name, device
 
-    def launch(self, n_blocks, n_threads, stream, structure, shared_bytes=0):
+    def launch(self, n_blocks, n_threads, stream, structure, shared_bytes=0, together=False):
         assert 0 < n_threads <= 1024 and 0 < n_blocks < 2**31 and shared_bytes <= self.device.shared_bytes
         self.device.launches.append((self.name, n_blocks, n_threads, shared_bytes, stream))
         super().launch(n_blocks, n_threads, stream, structure)

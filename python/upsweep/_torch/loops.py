@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from upsweep import _arrays, _backends
+from upsweep import _arrays
 from upsweep._torch import executors
 
 
@@ -64,10 +64,11 @@ def _are_disjoint(function: Any, values: Sequence[Tensor]) -> bool:
 
 def _start(call: Any, values: Sequence[Tensor]) -> None:
     device = values[0].device
-    _backends.cuda_loops.start(
-        call, [value.data_ptr() for value in values], stream=_current_stream(device),
-        allocate=lambda n_bytes: executors.workspace(n_bytes, device),
-    )  # fmt: skip
+    call.start(
+        [value.data_ptr() for value in values],
+        _current_stream(device),
+        lambda n_bytes: executors.workspace(n_bytes, device),
+    )
 
 
 def with_tensors(function: Any, values: Sequence[Any], n_threads: int | None) -> Any:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
+import struct
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+from upsweep._backends.cuda.descriptor import Allocate
 from upsweep._backends.cuda.library import CudaError
 
 _INT, _POINTER, _SIZE, _UNSIGNED = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
@@ -44,6 +47,7 @@ FUNCTIONS: dict[str, tuple[tuple[Any, ...], bool]] = {
 PROCESSORS, MAJOR, MINOR, SHARED = 16, 75, 76, 97  # attributes of a device
 DYNAMIC_SHARED = 8  # attribute of a function
 _DEFAULT_SHARED = 48 << 10  # bytes that a block may have without that attribute
+_WORD, _DOUBLE = struct.Struct("Q"), struct.Struct("d")
 
 
 class _Driver:
@@ -170,28 +174,23 @@ class Function:
         self.shared_bytes = n_bytes
 
     def launch(
-        self, n_blocks: int, n_threads: int, stream: int, structure: ctypes.Structure, shared_bytes: int = 0
-    ) -> None:
+        self, n_blocks: int, n_threads: int, stream: int, structure: Any, shared_bytes: int = 0,
+        together: bool = False,
+    ) -> None:  # fmt: skip
         """Start the kernel on a stream; the dynamic shared memory is `shared_bytes`, else that of `use_shared`.
 
         The structure is copied before this returns. Without blocks, as for an empty array, nothing is started.
+        `together`: a cooperative launch, whose blocks wait for each other; all of them run at once, or none.
         """
         if not n_blocks:
             return
         if shared_bytes > max(self.shared_bytes, _DEFAULT_SHARED):
             self.use_shared(shared_bytes)
         arguments = (_POINTER * 1)(ctypes.addressof(structure))
+        name, extra = ("cuLaunchCooperativeKernel", ()) if together else ("cuLaunchKernel", (None,))
         self.device.call(
-            "cuLaunchKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, shared_bytes or self.shared_bytes,
-            stream, arguments, None,
-        )  # fmt: skip
-
-    def launch_together(self, n_blocks: int, n_threads: int, stream: int, structure: ctypes.Structure) -> None:
-        """Start a kernel whose blocks wait for each other: all of them run at the same time, or none."""
-        arguments = (_POINTER * 1)(ctypes.addressof(structure))
-        self.device.call(
-            "cuLaunchCooperativeKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, self.shared_bytes, stream,
-            arguments,
+            name, self.handle, n_blocks, 1, 1, n_threads, 1, 1, shared_bytes or self.shared_bytes, stream,
+            arguments, *extra,
         )  # fmt: skip
 
 
@@ -207,6 +206,80 @@ class Memory:
         self.pointer = address.value
         weakref.finalize(self, device.release, "cuMemFree_v2", self.pointer).atexit = False
         device.call("cuMemcpyHtoD_v2", self.pointer, data, len(data))
+
+
+class Launch(NamedTuple):
+    """A kernel, its grid and the other arguments of `Function.launch`.
+
+    `loops` are loops of the host around it, outermost first: the word of each index, and its number of steps.
+    """
+
+    function: Function
+    n_blocks: int
+    n_threads: int
+    shared_bytes: int = 0
+    together: bool = False
+    loops: tuple[tuple[int, int], ...] = ()
+
+
+class KernelSequence:
+    """Kernels that take one structure, complete but for the operands and the temporary memory of a call.
+
+    The structure consists of fields of 8 bytes, the words. `addresses` and `numbers` are pairs of a word and the
+    position of the operand that it holds, as an integer or as a double. The words `in_memory` are offsets in the
+    temporary memory, of which the first `n_filled` bytes are filled with ones before the first kernel.
+    """
+
+    def __init__(self, structure: Any) -> None:
+        self._structure = structure
+        self._words: Any = ctypes.c_uint64 * (ctypes.sizeof(structure) // 8)
+        self.addresses: list[tuple[int, int]] = []
+        self.numbers: list[tuple[int, int]] = []
+        self.in_memory: list[int] = []
+        self.launches: list[Launch] = []
+        self.n_filled = 0
+
+    def start(self, operands: Sequence[Any], memory: int, stream: int) -> None:
+        """Launch the kernels. Each call copies the structure, since several threads may call at once."""
+        words, launches = self._words.from_buffer_copy(self._structure), self.launches
+        for word, operand in self.addresses:
+            words[word] = operands[operand]
+        for word, operand in self.numbers:
+            (words[word],) = _WORD.unpack(_DOUBLE.pack(operands[operand]))
+        for word in self.in_memory:
+            words[word] += memory
+        if self.n_filled:
+            launches[0].function.device.fill(memory, 0xFFFFFFFF, self.n_filled // 4, stream)
+        has_loops = any(launch.loops for launch in launches)
+        for launch in _unrolled(launches, words) if has_loops else launches:
+            function, n_blocks, n_threads, shared_bytes, together, _ = launch
+            function.launch(n_blocks, n_threads, stream, words, shared_bytes, together)
+
+
+def _unrolled(launches: Sequence[Launch], words: Any, depth: int = 0) -> Iterator[Launch]:
+    """Iterate over launches; those in a loop of the host once for each value of its index, set in `words`."""
+    for loop, group in itertools.groupby(launches, lambda launch: launch.loops[depth : depth + 1]):
+        if not loop:
+            yield from group
+            continue
+        inside = list(group)
+        (word, n_steps), *_ = loop
+        for words[word] in range(n_steps):
+            yield from _unrolled(inside, words, depth + 1)
+
+
+class PreparedCall(NamedTuple):
+    """A call except for its operands: kernels in order, and the bytes of temporary memory that they share."""
+
+    sequences: list[KernelSequence]
+    n_bytes: int
+
+    def start(self, operands: Sequence[Any], stream: int, allocate: Allocate) -> None:
+        """Start the kernels on a stream. `operands` are addresses of arrays, or numbers."""
+        memory, owner = allocate(self.n_bytes) if self.n_bytes else (0, None)
+        for sequence in self.sequences:
+            sequence.start(operands, memory, stream)
+        del owner  # the allocator reuses the memory in stream order
 
 
 _lock = threading.Lock()

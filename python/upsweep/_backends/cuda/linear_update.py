@@ -29,7 +29,7 @@ class LinearLaunch:
         self._linear, self._template, self._fields, self._state = linear, template, fields, state
 
     def start(self, operands: Sequence[Any], stream: int, allocate: Allocate) -> None:
-        """Start the scan; the parameters are those of `ScanLaunch.start`."""
+        """Start the scan; the parameters are those of `driver.PreparedCall.start`."""
         problem, owner = abi.ScanProblem.from_buffer_copy(self._template), None
         problem.stream = stream
         for field, operand in self._fields.items():

@@ -10,14 +10,16 @@ import numpy as np
 from upsweep._arrays import DeviceView, Operand, user_array
 from upsweep._backends.cuda import loops_launch
 from upsweep._backends.cuda.descriptor import describe
+from upsweep._backends.cuda.driver import PreparedCall
+from upsweep._backends.cuda.loops_launch import compile_ahead
 from upsweep._backends.cuda.staging import open_context
 
-compile_ahead, start = loops_launch.compile_ahead, loops_launch.start
+__all__ = ["compile_ahead", "prepare", "run_nest"]
 
 
 def prepare(
     program: Any, arrays: Sequence[Operand], sizes: dict[str, int], names: Sequence[str], device: int
-) -> loops_launch.PreparedNest:
+) -> PreparedCall:
     """Prepare calls on device arrays of these shapes and strides."""
     return loops_launch.prepare(program, [describe(array) for array in arrays], sizes, names, device)
 
@@ -38,5 +40,6 @@ def run_nest(
             context.output(array) if is_result else context.input(array)
             for array, is_result in zip(arrays, is_output)
         ]
-        loops_launch.run(program, descriptors, sizes, names, **context.resources)
+        call = loops_launch.prepare(program, descriptors, sizes, names, context.device)
+        call.start([array.pointer for array in descriptors], context.stream, context.allocate)
     return [user_array(array) for array, (_, operand) in zip(arrays, named) if operand is None]

@@ -3,25 +3,24 @@
 Nothing here synchronises. The first call of a recurrence compiles; later calls can be captured in a CUDA graph. An
 update of the form gates * state + tokens runs through the kernels of `linear_recurrence` instead.
 
-    prepare(spec, arrays) -> LinearLaunch                       of `linear_update`
-                          -> ScanLaunch -> KernelLaunch, ...    one structure of arguments, and its kernels
-                                           Kernels              compiled, cached by recurrence and request
+    prepare(spec, arrays) -> linear_update.LinearLaunch
+                          -> driver.PreparedCall -> KernelSequence, ...   arguments, and `Kernels`, which are
+                                                                          cached by recurrence and request
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from upsweep._backends.cuda import driver, linear_update
-from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
-from upsweep._backends.cuda.user_scan_layout import Chunks, ColumnLayout, ScanArrays, column_layout, cut_time
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
+from upsweep._backends.cuda.user_scan_layout import Chunks, ScanArrays, column_layout, cut_time
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.scalars import SIZES
 from upsweep._compiler.cuda.scans import render
@@ -43,7 +42,6 @@ MAX_KERNELS = 512  # in the cache
 MOST_BYTES = 4096  # of a kernel's arguments
 MOST_BLOCKS = 2**31 - 1  # of a launch
 FEW_CHUNKS = 32  # of a column: one thread joins them
-_WORD, _DOUBLE = struct.Struct("Q"), struct.Struct("d")
 ORDINARY = 1e75  # below it, products of numbers do not overflow; as in kernels/look_back.cuh
 
 
@@ -130,95 +128,49 @@ def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> 
     return type("ScanCall", (ctypes.Structure,), {"_fields_": of_call})
 
 
-class KernelLaunch:
-    """Kernels that take one structure of arguments, complete but for the addresses and numbers of a call.
-
-    The structure consists of fields of 8 bytes. Two of them, `reduced` and `starts`, are addresses of temporary
-    memory of the call.
-    """
-
-    def __init__(self, structure: ctypes.Structure) -> None:
-        self.structure = structure
-        n_words = ctypes.sizeof(structure) // 8
-        self._words: Any = ctypes.c_uint64 * n_words
-        self._addresses: list[tuple[int, int]] = []
-        self.numbers: list[tuple[int, int]] = []  # of doubles: words from the beginning, operands
-        self._kernels: list[tuple[Any, int, int, bool]] = []
-        self.n_filled = 0  # bytes of the temporary memory that are filled with ones before the first kernel
-        kind: Any = type(structure)
-        self._reduced, self._starts = kind.reduced.offset // 8, kind.starts.offset // 8
-
-    def read_address(self, target: Any, operand: int) -> None:
-        """Store the address of an operand in `target`, a part of the structure that begins with an address."""
-        word = (ctypes.addressof(target) - ctypes.addressof(self.structure)) // 8
-        self._addresses.append((word, operand))
-
-    def add(self, function: Any, n_blocks: int, n_threads: int, *, together: bool = False) -> None:
-        """Add a kernel after the others; `together`: a cooperative launch, whose blocks wait for each other."""
-        self._kernels.append((function, n_blocks, n_threads, together))
-
-    def start(self, operands: Sequence[Any], memory: tuple[int, int], stream: int) -> None:
-        """Launch the kernels. Each call copies the structure, since several threads may call at once."""
-        words = self._words.from_buffer_copy(self.structure)
-        for word, operand in self._addresses:
-            words[word] = operands[operand]
-        for word, operand in self.numbers:
-            (words[word],) = _WORD.unpack(_DOUBLE.pack(operands[operand]))
-        words[self._reduced], words[self._starts] = memory
-        if self.n_filled:
-            device = self._kernels[0][0].device
-            device.fill(memory[0], 0xFFFFFFFF, self.n_filled // 4, stream)
-        for function, n_blocks, n_threads, together in self._kernels:
-            launch = function.launch_together if together else function.launch
-            launch(n_blocks, n_threads, stream, words)
-
-
-class _Operand(NamedTuple):
-    """An array of a scan: its position among the operands of a call, and its strides along the columns."""
-
-    position: int
-    array: ArrayDescriptor
-    strides: tuple[int, ...]
-
-
 class _Scan:
-    """The arrays of a scan, and the axes of their columns."""
+    """The arrays of a scan, by the positions of their addresses in a call, and the axes of their columns."""
 
     def __init__(self, spec: ScanSpec, arrays: ScanArrays, device: int) -> None:
         self.spec, self.arrays, self.device = spec, arrays, device
         n_inputs, n_timed = len(arrays.inputs), len(arrays.inputs) + len(arrays.outputs)
         self.first_output, self.first_state, self.first_final = n_inputs, n_timed, n_timed + len(arrays.states)
-        present = [(n, array) for n, array in enumerate(arrays.operands) if isinstance(array, ArrayDescriptor)]
-        strides = [array.strides[1:] if n < n_timed else array.strides for n, array in present]
+        present = {n: array for n, array in enumerate(arrays.operands) if isinstance(array, ArrayDescriptor)}
+        self.time_strides = {n: array.strides[0] if n < n_timed else 0 for n, array in present.items()}
+        strides = [array.strides[1:] if n < n_timed else array.strides for n, array in present.items()]
+        positions = list(present)
         # The columns are ordered as in the first array that is not broadcast, outputs before inputs.
-        ranked = sorted(range(len(present)), key=lambda k: not n_inputs <= present[k][0] < n_timed)
+        ranked = sorted(range(len(present)), key=lambda k: not n_inputs <= positions[k] < n_timed)
         reference = next((k for k in ranked if 0 not in strides[k]), next(iter(ranked), 0))
-        time_strides = (present[k][1].strides[0] for k in ranked if present[k][0] < n_timed)
+        time_strides = (self.time_strides[positions[k]] for k in ranked if positions[k] < n_timed)
         time_stride = next((stride for stride in time_strides if stride != 0), 0)
         self.layout = column_layout(spec.columns, strides, time_stride, reference)
-        self.operands = {n: _Operand(n, array, own) for (n, array), own in zip(present, self.layout.strides)}
+        self.strides = dict(zip(present, self.layout.strides))
 
     def prepare(
         self, compact: _Compact, *, monoid: Monoid | None = None, is_reduction: bool = False,
         chunks: Chunks | None = None, initial: Sequence[float] = (), matrix: Sequence[float] = (),
-        tile: TileSizes | None = None,
-    ) -> KernelLaunch:  # fmt: skip
+        tile: TileSizes | None = None, n_reduced: int = 0,
+    ) -> driver.KernelSequence:  # fmt: skip
         """Prepare the scan of a recurrence.
 
         With `is_reduction` the recurrence computes what chunks do to a state from `initial`. `monoid` joins the
         chunks before the scan, by `matrix`, what the steps of a chunk multiply with. With `tile`, lines are
-        scanned in one pass, and chunks are the runs of a lane.
+        scanned in one pass, and chunks are the runs of a lane. The aggregates of chunks take `n_reduced` bytes.
         """
         recurrence, layout, arrays = compact.recurrence, self.layout, self.arrays
-        cut = _Cut(layout, chunks)
+        shape, n_columns, chunk_dim = layout.shape, layout.n_columns, -1
+        if chunks is not None:  # an axis of the columns: the innermost of lines, else the outermost
+            shape = (*shape, chunks.n) if layout.lines else (chunks.n, *shape)
+            n_columns, chunk_dim = n_columns * chunks.n, len(layout.shape) if layout.lines else 0
         lines = layout.lines and (chunks is not None or layout.n_columns > 1)
-        inputs = [self.operands[n] for n in compact.inputs]
-        fixed = [x.array.strides[0] == 0 for x in inputs]
+        fixed = [self.time_strides[n] == 0 for n in compact.inputs]
         streams = tuple(
-            Stream(x.array.dtype, flag, _known_step(x.array) if tile else 0) for x, flag in zip(inputs, fixed)
+            Stream(arrays.inputs[n].dtype, flag, _known_step(arrays.inputs[n]) if tile else 0)
+            for n, flag in zip(compact.inputs, fixed)
         )
         n_processors = driver.device(self.device).n_processors
-        columns_per_processor = -(-cut.n_columns // n_processors)
+        columns_per_processor = -(-n_columns // n_processors)
         unused = (None,) * recurrence.n_states
         blocks = 1 if lines else render.threads_of(columns_per_processor) // render.THREADS
         request = ScanRequest(
@@ -226,9 +178,9 @@ class _Scan:
             outputs=() if is_reduction else tuple(y.dtype for y in arrays.outputs),
             initial=unused if is_reduction else tuple(getattr(s, "dtype", None) for s in arrays.states),
             finals=unused if is_reduction else tuple(getattr(s, "dtype", None) for s in arrays.finals),
-            n_dims=len(cut.shape), lines=lines,
+            n_dims=len(shape), lines=lines,
             ahead=1 if lines else render.choose_ahead(recurrence, streams, columns_per_processor),
-            blocks=tile.blocks if tile else blocks, chunk_dim=cut.chunk_dim, reduces=is_reduction, monoid=monoid,
+            blocks=tile.blocks if tile else blocks, chunk_dim=chunk_dim, reduces=is_reduction, monoid=monoid,
             tile=tile, output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
         )  # fmt: skip
         kernels = _kernels.get_or_build(
@@ -236,63 +188,76 @@ class _Scan:
             lambda: _compile(recurrence, request, len(compact.numbers), self.device),
         )
         call = kernels.structure()
-        launch = KernelLaunch(call)
-        call.n_columns, call.n_steps = cut.n_columns, self.spec.length
+        sequence, kind = driver.KernelSequence(call), kernels.structure
+        call.starts = n_reduced
+        sequence.in_memory += [kind.reduced.offset // 8, kind.starts.offset // 8]
+        call.n_columns, call.n_steps = n_columns, self.spec.length
         call.chunk, call.n_chunks = (chunks.steps, chunks.n) if chunks else (self.spec.length, 1)
-        call.shape[:] = cut.shape
+        call.shape[:] = shape
         call.numbers[: len(compact.numbers)] = compact.numbers
         call.matrix[: len(matrix)] = matrix
 
-        def set_array(target: Any, operand: _Operand | None, has_time: bool) -> None:
-            if operand is not None:
-                launch.read_address(target, operand.position)
-                cut.describe(target, operand.array.strides[0] if has_time else 0, operand.strides)
+        def set_arrays(targets: Any, operands: Iterable[int]) -> None:
+            for target, n in zip(targets, operands):
+                if n not in self.strides:
+                    continue
+                sequence.addresses.append(((ctypes.addressof(target) - ctypes.addressof(call)) // 8, n))
+                target.time_stride, strides = self.time_strides[n], self.strides[n]
+                if chunks is not None:
+                    step = chunks.steps * self.time_strides[n]
+                    strides = (*strides, step) if layout.lines else (step, *strides)
+                target.strides[:] = strides
 
-        for field, is_fixed in (("inputs", False), ("fixed", True)):
-            chosen = [x for x, flag in zip(inputs, fixed) if flag is is_fixed]
-            for target, x in zip(getattr(call, field), chosen):
-                set_array(target, x, True)
+        for targets, is_fixed in ((call.inputs, False), (call.fixed, True)):
+            set_arrays(targets, [n for n, flag in zip(compact.inputs, fixed) if flag is is_fixed])
         if is_reduction:
             call.initial[:] = initial
         else:
-            for n in range(len(arrays.outputs)):
-                set_array(call.outputs[n], self.operands[self.first_output + n], True)
-            for n in range(recurrence.n_states):
-                set_array(call.states[n], self.operands.get(self.first_state + n), False)
-                set_array(call.finals[n], self.operands.get(self.first_final + n), False)
-                if self.first_state + n not in self.operands:
-                    launch.numbers.append((kernels.structure.initial.offset // 8 + n, self.first_state + n))
+            n_states = recurrence.n_states
+            set_arrays(call.outputs, range(self.first_output, self.first_state))
+            set_arrays(call.states, range(self.first_state, self.first_final))
+            set_arrays(call.finals, range(self.first_final, self.first_final + n_states))
+            sequence.numbers += [
+                (kind.initial.offset // 8 + n, self.first_state + n)
+                for n in range(n_states)
+                if self.first_state + n not in self.strides
+            ]
         if tile is not None:
             n_tiles = -(-self.spec.length // tile.steps)
             call.n_columns, call.chunk, call.n_chunks = layout.n_columns, tile.steps, n_tiles
             call.is_bounded = all(abs(number) < ORDINARY for number in matrix)
-            n_blocks = _checked(layout.n_columns * n_tiles)
-            if tile.stages:
-                launch.add(kernels.run, min(n_processors, n_blocks), kernels.text.threads, together=True)
-            else:
-                launch.add(kernels.run, n_blocks, kernels.text.threads)
-            return launch
-        if monoid is not None and chunks is not None:
-            launch.add(*self._join_grid(kernels, chunks))
-        launch.add(kernels.run, *self._scan_grid(kernels, cut, lines, n_processors))
-        return launch
+            n_blocks, together = layout.n_columns * n_tiles, bool(tile.stages)
+            n_blocks = min(n_processors, n_blocks) if together else n_blocks
+            grids = [(kernels.run, n_blocks, kernels.text.threads)]
+        else:
+            grids, together = [], False
+            if monoid is not None and chunks is not None:
+                grids.append(self._join_grid(kernels, chunks))
+            grids.append((kernels.run, *_scan_grid(kernels.text.threads, shape, n_columns, lines, n_processors)))
+        for function, n_blocks, n_threads in grids:
+            if n_blocks > MOST_BLOCKS:
+                raise ValueError(f"xs: {n_blocks} blocks of columns are too many for one call")
+            sequence.launches.append(driver.Launch(function, n_blocks, n_threads, together=together))
+        return sequence
 
     def _join_grid(self, kernels: Kernels, chunks: Chunks) -> tuple[Any, int, int]:
         """The kernel that joins the chunks, its blocks, and the threads of each."""
         n_columns, threads = self.layout.n_columns, kernels.text.threads
         if chunks.n <= FEW_CHUNKS:
-            return kernels.join_alone, _checked(-(-n_columns // threads)), threads
-        return kernels.join_together, _checked(n_columns), kernels.text.joiners
+            return kernels.join_alone, -(-n_columns // threads), threads
+        return kernels.join_together, n_columns, kernels.text.joiners
 
-    def _scan_grid(self, kernels: Kernels, cut: _Cut, lines: bool, n_processors: int) -> tuple[int, int]:
-        """The blocks of the scan's kernel, and the threads of each."""
-        threads = kernels.text.threads
-        if lines:
-            squares = cut.n_columns // cut.shape[-1] * -(-cut.shape[-1] // 32)
-            return _checked(-(-squares // (threads // 32))), threads
-        while threads > 32 and cut.n_columns < 2 * threads * n_processors:
-            threads //= 2  # so that every processor has a part
-        return _checked(-(-cut.n_columns // threads)), threads
+
+def _scan_grid(
+    threads: int, shape: tuple[int, ...], n_columns: int, lines: bool, n_processors: int
+) -> tuple[int, int]:
+    """The blocks of the scan's kernel, and the threads of each."""
+    if lines:
+        squares = n_columns // shape[-1] * -(-shape[-1] // 32)
+        return -(-squares // (threads // 32)), threads
+    while threads > 32 and n_columns < 2 * threads * n_processors:
+        threads //= 2  # so that every processor has a part
+    return -(-n_columns // threads), threads
 
 
 def _known_step(array: ArrayDescriptor) -> int:
@@ -300,103 +265,64 @@ def _known_step(array: ArrayDescriptor) -> int:
     return array.strides[0] if abs(array.strides[0]) == SIZES[array.dtype] else 0
 
 
-class _Cut:
-    """The axes of the columns, with one that counts chunks of time: the innermost of lines, else the outermost."""
+def prepare(
+    spec: ScanSpec, arrays: ScanArrays, monoid: Monoid | None, device: int
+) -> driver.PreparedCall | linear_update.LinearLaunch:
+    """Prepare a scan for arrays of the layout of `arrays`, in scan order, whose addresses do not matter.
 
-    def __init__(self, layout: ColumnLayout, chunks: Chunks | None) -> None:
-        self.chunks, self.first = chunks, not layout.lines
-        shape = layout.shape
-        if chunks is not None:
-            shape = (chunks.n, *shape) if self.first else (*shape, chunks.n)
-        self.shape, self.n_columns = shape, layout.n_columns * (chunks.n if chunks else 1)
-        self.chunk_dim = -1 if chunks is None else 0 if self.first else len(shape) - 1
-
-    def describe(self, target: Any, time_stride: int, strides: tuple[int, ...]) -> None:
-        target.time_stride = time_stride
-        if self.chunks is not None:
-            step = self.chunks.steps * time_stride
-            strides = (step, *strides) if self.first else (*strides, step)
-        target.strides[:] = strides
-
-
-def _checked(n_blocks: int) -> int:
-    if n_blocks > MOST_BLOCKS:
-        raise ValueError(f"xs: {n_blocks} blocks of columns are too many for one call")
-    return n_blocks
-
-
-class ScanLaunch:
-    """The kernels of a scan in order, and the size of the memory that they share.
+    The recurrence has the numbers of the host as constants. `monoid` makes time parallel. The operands of a call
+    are the addresses of those of `ScanArrays`, in that order; numbers for states that are numbers.
 
     Time is sequential, one thread for a column; or lines are scanned in one pass, tile after tile; or time is cut
     into chunks, which are columns of their own: one scan computes what each chunk does to a state, a second kernel
     the states before the chunks, and one more scan the results.
     """
-
-    def __init__(self, spec: ScanSpec, arrays: ScanArrays, monoid: Monoid | None, device: int) -> None:
-        self._n_bytes, self._n_reduced, self._launches = 0, 0, list[KernelLaunch]()
-        scan, recurrence = _Scan(spec, arrays, device), spec.recurrence
-        if monoid is not None and self._prepare_tiles(scan, monoid):
-            return
-        compact = _compact(recurrence)
-        chunks = cut_time(spec.length, scan.layout.n_columns) if monoid is not None else None
-        if monoid is None or chunks is None or chunks.n < 2:
-            self._launches.append(scan.prepare(compact))
-            return
-        reduction = _compact(replace(monoid.reduce, outputs=()))
-        n_bytes = scan.layout.n_columns * chunks.n * spec.dtype.itemsize
-        self._n_reduced = monoid.reduce.n_states * n_bytes
-        self._n_bytes = self._n_reduced + recurrence.n_states * n_bytes
-        matrix = () if monoid.varies else repeated_factor(monoid, spec.dtype, chunks.steps)
-        self._launches += [
-            scan.prepare(reduction, is_reduction=True, chunks=chunks, initial=monoid.start),
-            scan.prepare(compact, monoid=_without_numbers(monoid), chunks=chunks, matrix=matrix),
-        ]
-
-    def _prepare_tiles(self, scan: _Scan, monoid: Monoid) -> bool:
-        """Prepare one pass over tiles of lines, if there is one for such a scan."""
-        spec, n_states = scan.spec, scan.spec.recurrence.n_states
-        compact, plain = _compact_with(spec.recurrence, monoid)
-        inputs = [scan.operands[n].array for n in compact.inputs]
-        sizes = [SIZES[array.dtype] for array in inputs if array.strides[0] != 0]
-        n_lines, gpu = scan.layout.n_columns, driver.device(scan.device)
-        tile = choose_tile_sizes(
-            plain, n_states, sizes, [SIZES[array.dtype] for array in scan.arrays.outputs], n_lines, spec.length,
-            gpu.n_processors, gpu.shared_bytes,
-        )  # fmt: skip
-        if tile is None or not scan.layout.lines or spec.length <= tile.steps:
-            return False
-        n_tiles = -(-spec.length // tile.steps)
-        if n_lines * n_tiles > MOST_BLOCKS:
-            return False
-        chunks = Chunks(tile.run, -(-spec.length // tile.run))
-        matrix = () if monoid.varies else _powers(monoid, spec.dtype, tile)
-        self._launches.append(scan.prepare(compact, monoid=plain, chunks=chunks, matrix=matrix, tile=tile))
-        n_waves = -(-n_lines * n_tiles // min(gpu.n_processors, n_lines * n_tiles))
-        self._n_bytes = workspace_bytes(tile, n_lines, n_tiles, carry_words(plain, n_states), n_states, n_waves)
-        self._launches[0].n_filled = self._n_bytes
-        return True
-
-    def start(self, operands: Sequence[Any], stream: int, allocate: Allocate) -> None:
-        """Start the kernels on a stream.
-
-        `operands` are the addresses of those of `ScanArrays`, in that order; numbers for states that are numbers.
-        """
-        reduced, owner = allocate(self._n_bytes) if self._n_bytes else (0, None)
-        for launch in self._launches:
-            launch.start(operands, (reduced, reduced + self._n_reduced), stream)
-        del owner  # the allocator reuses the memory in stream order
-
-
-def prepare(
-    spec: ScanSpec, arrays: ScanArrays, monoid: Monoid | None, device: int
-) -> ScanLaunch | linear_update.LinearLaunch:
-    """Prepare a scan for arrays of the layout of `arrays`, in scan order, whose addresses do not matter.
-
-    The recurrence has the numbers of the host as constants. `monoid` makes time parallel.
-    """
     linear = linear_update.prepare(spec, arrays, device) if spec.length else None
-    return ScanLaunch(spec, arrays, monoid, device) if linear is None else linear
+    if linear is not None:
+        return linear
+    scan, recurrence = _Scan(spec, arrays, device), spec.recurrence
+    tiled = None if monoid is None else _prepare_tiles(scan, monoid)
+    if tiled is not None:
+        return tiled
+    compact = _compact(recurrence)
+    chunks = None if monoid is None else cut_time(spec.length, scan.layout.n_columns)
+    if monoid is None or chunks is None or chunks.n < 2:
+        return driver.PreparedCall([scan.prepare(compact)], 0)
+    reduction = _compact(replace(monoid.reduce, outputs=()))
+    n_bytes = scan.layout.n_columns * chunks.n * spec.dtype.itemsize  # of one number of each chunk
+    n_reduced = monoid.reduce.n_states * n_bytes
+    matrix = () if monoid.varies else repeated_factor(monoid, spec.dtype, chunks.steps)
+    sequences = [
+        scan.prepare(reduction, is_reduction=True, chunks=chunks, initial=monoid.start, n_reduced=n_reduced),
+        scan.prepare(
+            compact, monoid=_without_numbers(monoid), chunks=chunks, matrix=matrix, n_reduced=n_reduced
+        ),
+    ]  # fmt: skip
+    return driver.PreparedCall(sequences, n_reduced + recurrence.n_states * n_bytes)
+
+
+def _prepare_tiles(scan: _Scan, monoid: Monoid) -> driver.PreparedCall | None:
+    """Prepare one pass over tiles of lines, if there is one for such a scan."""
+    spec, n_states = scan.spec, scan.spec.recurrence.n_states
+    compact, plain = _compact_with(spec.recurrence, monoid)
+    sizes = [SIZES[scan.arrays.inputs[n].dtype] for n in compact.inputs if scan.time_strides[n] != 0]
+    n_lines, gpu = scan.layout.n_columns, driver.device(scan.device)
+    tile = choose_tile_sizes(
+        plain, n_states, sizes, [SIZES[array.dtype] for array in scan.arrays.outputs], n_lines, spec.length,
+        gpu.n_processors, gpu.shared_bytes,
+    )  # fmt: skip
+    if tile is None or not scan.layout.lines or spec.length <= tile.steps:
+        return None
+    n_tiles = -(-spec.length // tile.steps)
+    if n_lines * n_tiles > MOST_BLOCKS:
+        return None
+    chunks = Chunks(tile.run, -(-spec.length // tile.run))
+    matrix = () if monoid.varies else _powers(monoid, spec.dtype, tile)
+    sequence = scan.prepare(compact, monoid=plain, chunks=chunks, matrix=matrix, tile=tile)
+    n_waves = -(-n_lines * n_tiles // min(gpu.n_processors, n_lines * n_tiles))
+    n_bytes = workspace_bytes(tile, n_lines, n_tiles, carry_words(plain, n_states), n_states, n_waves)
+    sequence.n_filled = n_bytes
+    return driver.PreparedCall([sequence], n_bytes)
 
 
 @functools.lru_cache(MAX_KERNELS)
