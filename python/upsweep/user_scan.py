@@ -162,11 +162,11 @@ class _Scan:
         if update is None or init is None:
             if xs is not None or (update is not None and not callable(update)):
                 raise TypeError("init: is needed, the state before the first step")
-            decorator = _decorator(
-                axis=axis, reverse=reverse, return_final=return_final, length=length, checkpoint=checkpoint,
-                method=method, out=out,
+            decorate = functools.partial(
+                _decorate, axis=axis, reverse=reverse, return_final=return_final, length=length,
+                checkpoint=checkpoint, method=method, out=out,
             )  # fmt: skip
-            return decorator if update is None else decorator(update)
+            return decorate if update is None else decorate(update)
         states, state_structure = flatten(init, "init")
         inputs, input_structure = flatten(xs, "xs")
         arrays = [*states, *inputs]
@@ -329,21 +329,18 @@ def _items(*arguments: Any) -> list[Any]:
     return [item for value in arguments for item in (value if isinstance(value, tuple) else (value,))]
 
 
-def _decorator(**defaults: Any) -> Callable[[Update], Callable[..., Any]]:
-    def decorate(update: Update) -> Callable[..., Any]:
-        check_callable(update)
+def _decorate(update: Update, **defaults: Any) -> Callable[..., Any]:
+    check_callable(update)
 
-        if _is_global(update):  # the scan has another name, and is pickled as a partial of the update
-            bound = functools.partial(scan, update, **defaults)
-            return functools.update_wrapper(bound, update)
+    if _is_global(update):  # the scan has another name, and is pickled as a partial of the update
+        bound = functools.partial(scan, update, **defaults)
+        return functools.update_wrapper(bound, update)
 
-        @functools.wraps(update)
-        def scanned(init: Any, xs: Any = None, **keywords: Any) -> Any:
-            return scan(update, init, xs, **{**defaults, **keywords})
+    @functools.wraps(update)
+    def scanned(init: Any, xs: Any = None, **keywords: Any) -> Any:
+        return scan(update, init, xs, **{**defaults, **keywords})
 
-        return scanned
-
-    return decorate
+    return scanned
 
 
 def _is_global(update: Update) -> bool:

@@ -156,8 +156,9 @@ def reduce(
         )
         multiplier, value, dropped = targets = [memory.send(array) for array in results]
         scan_launch.reduce(
-            x, gates, gamma, reset, None if only_value else multiplier, value, None if only_value else dropped,
-            initial=initial, axis=axis, reverse=reverse, device=0, stream=0, allocate=memory.allocate,
+            x, gates, gamma, initial, reset, None if only_value else multiplier, value,
+            None if only_value else dropped, axis=axis, reverse=reverse, device=0, stream=0,
+            allocate=memory.allocate,
         )  # fmt: skip
         for target, array in zip(targets, results):
             memory.fetch(target, array)

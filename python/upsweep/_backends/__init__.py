@@ -35,6 +35,7 @@ from upsweep._backends.cpu import histogram as cpu_histogram
 from upsweep._backends.cpu import scan as cpu_scan
 from upsweep._core.bincount import Count, check_memory
 from upsweep._core.histogram import Extremes, Histogram
+from upsweep._core.layout import new_array
 from upsweep._core.scan import Scan
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def run_scan(
         from upsweep._backends.cuda import scan as cuda_scan
 
         return cuda_scan.run_scan(scan, out, reverse, exclusive, window, return_final, device)
-    result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
+    result = new_array(scan.shape, scan.dtype, scan.x) if out is None else out
     final = np.empty(scan.state_shape, final_dtype or _arrays.state_dtype(scan.dtype)) if return_final else None
     if 0 in scan.shape:
         if final is not None:
@@ -103,13 +104,6 @@ def run_scan(
             n_threads=n_threads,
         )  # fmt: skip
     return result, final
-
-
-def _new_like(x: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialised result; where x has its shape, with the axes of x's memory order."""
-    if x.shape == shape and 0 not in x.strides:
-        return np.empty_like(x, dtype=dtype, order="K", subok=False)
-    return np.empty(shape, dtype)
 
 
 def reduce_scan(
@@ -138,16 +132,16 @@ def reduce_scan(
 def run_count(count: Count, *, n_threads: int | None, device: int | None = None) -> tuple[Any, Any]:
     """Count, and return the result, or the user's `out`, and the number of dropped keys if that is requested."""
     check_threads(n_threads)
-    if count.placement is not None:
-        from upsweep._backends.cuda import bincount as cuda_bincount
-
-        return cuda_bincount.run_count(count)
-    n_bins = count.least if count.n_bins is None else count.n_bins
-    check_memory(count, n_bins, cpu.memory_limit, largest_key=False)
-    if device is None:
-        return cpu_bincount.run(count, n_threads)
+    placement = count.placement
+    if placement is None:
+        n_bins = count.least if count.n_bins is None else count.n_bins
+        check_memory(count, n_bins, cpu.memory_limit, largest_key=False)
+        if device is None:
+            return cpu_bincount.run(count, n_threads)
     from upsweep._backends.cuda import bincount as cuda_bincount
 
+    if placement is not None:
+        return cuda_bincount.run_count(count)
     request = replace(count, dtype=count.accumulator, out=None, accumulate=False)
     table, n_dropped = cuda_bincount.run_count(request, device)
     return cpu_bincount.store(table, count), None if n_dropped is None else np.int64(n_dropped)

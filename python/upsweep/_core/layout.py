@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from upsweep._arrays import DeviceView, Operand
+from upsweep._arrays import Array, DeviceView, Operand
 
 
 def moveaxis(array: Operand, source: int, destination: int) -> Operand:
@@ -16,6 +17,11 @@ def moveaxis(array: Operand, source: int, destination: int) -> Operand:
     order = list(range(array.ndim))
     order.insert(destination, order.pop(source))
     return (getattr(array, "permute", None) or array.transpose)(order)
+
+
+def memory_order(strides: Sequence[int]) -> list[int]:
+    """Return the axes from the outermost in memory to the innermost."""
+    return sorted(range(len(strides)), key=lambda axis: -abs(strides[axis]))
 
 
 def merge_axes(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
@@ -38,6 +44,13 @@ def merge_axes(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[
             for each, step in zip(merged, steps):
                 each.append(step)
     return sizes, merged
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> Array:
+    """Return an uninitialised array, laid out as `like` if that has its shape and no broadcast axis."""
+    if like is None or like.shape != shape or 0 in like.strides:
+        return np.empty(shape, dtype)
+    return np.empty_like(like, dtype=dtype, order="K", subok=False)
 
 
 def address(array: Operand) -> int:
@@ -72,7 +85,7 @@ def overlaps_itself(array: Operand) -> bool:
     """
     if array.flags.c_contiguous or array.flags.f_contiguous or array.size == 0:
         return False
-    ordered = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+    ordered = array.transpose(memory_order(array.strides))
     return any(
         overlap(ordered[(0,) * axis + (slice(1, None),)], ordered[(0,) * axis + (slice(0, 1),)])
         for axis in range(array.ndim)

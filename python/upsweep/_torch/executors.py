@@ -126,8 +126,8 @@ def reduce(
     x, gates, gamma, initial = (resolve(tensor) for tensor in (x, gates, gamma, initial))
     if x.is_cuda:
         _backends.cuda_scan_launch.reduce(
-            *map(describe, (x, gates, gamma, reset, multiplier, value, dropped)), initial=describe(initial),
-            axis=axis, reverse=reverse, **TensorContext(x).resources,
+            *map(describe, (x, gates, gamma, initial, reset, multiplier, value, dropped)), axis=axis,
+            reverse=reverse, **TensorContext(x).resources,
         )  # fmt: skip
         return
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, value.dtype)

@@ -13,7 +13,6 @@ direction and how arguments are arranged. `GuardedCache` compares what the updat
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,7 +24,7 @@ from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.recurrences.guards import GuardedCache
 from upsweep._compiler.recurrences.recurrence import keeping_states
 from upsweep._compiler.recurrences.trace import Structure, arranged
-from upsweep._core.layout import address, overlap
+from upsweep._core.layout import address, memory_order, overlap
 from upsweep._core.scan import check_out
 from upsweep._core.user_scan import repeated_number, with_host_numbers
 from upsweep._user_scan.problem import Problem, check, label, rounded
@@ -67,7 +66,16 @@ def scan_arrays(
         result = compiled.run(problem.user_states, problem.user_inputs, out)
         if result is not NotImplemented:
             return result
-    return _run_with_copies(problem, return_final, out, targets)
+    # Arrays have to be converted, or `out` needs a copy.
+    outputs, finals = _backends.cpu_user_scan.HostScans().run(problem.spec, problem.inputs, problem.states)
+    for target, y in zip(targets, outputs):
+        with np.errstate(over="ignore"):
+            np.copyto(target, y, casting="unsafe")
+    traced = problem.traced
+    if out is None:
+        out = arranged([*map(rounded, outputs, traced.output_dtypes)], traced.output_structure)
+    finals = [*map(rounded, finals, traced.state_dtypes)]
+    return (out, arranged(finals, problem.state_structure)) if return_final else out
 
 
 def _signature(
@@ -80,14 +88,14 @@ def _signature(
     common = axis, bool(reverse), bool(return_final), length, structures
     of_states = layout_keys(states, _arrays.host_layout_key)
     of_inputs = layout_keys(inputs, _arrays.host_layout_key)
-    if of_states is not None and of_inputs is not None:
-        if out is None:
-            return common, of_states, of_inputs
-        of_targets = layout_keys(out if type(out) is tuple else (out,), _arrays.host_layout_key)
-        return None if of_targets is None else (common, of_states, of_inputs, type(out), of_targets)
-    of_states = layout_keys(states, _arrays.device_layout_key)
-    of_inputs = layout_keys(inputs, _arrays.device_layout_key, are_constants=True)
-    return None if of_states is None or of_inputs is None else (common, of_states, of_inputs)
+    if of_states is None or of_inputs is None:
+        of_states = layout_keys(states, _arrays.device_layout_key)
+        of_inputs = layout_keys(inputs, _arrays.device_layout_key, are_constants=True)
+        return None if of_states is None or of_inputs is None else (common, of_states, of_inputs)
+    if out is None:
+        return common, of_states, of_inputs
+    of_targets = layout_keys(out if type(out) is tuple else (out,), _arrays.host_layout_key)
+    return None if of_targets is None else (common, of_states, of_inputs, type(out), of_targets)
 
 
 def layout_keys(
@@ -104,15 +112,14 @@ def layout_keys(
         if key is float:
             if are_constants:
                 key = key, value.hex()  # tells -0.0 from 0.0; NaN is equal to itself
-        elif key is int or key is bool:
-            if not -_EXACT <= value <= _EXACT:
-                return None
-            if are_constants:
-                key = key, value
-        else:
+        elif key is not int and key is not bool:
             key = layout_key(value)
-            if key is None:
-                return None
+        elif not -_EXACT <= value <= _EXACT:
+            key = None
+        elif are_constants:
+            key = key, value
+        if key is None:
+            return None
         keys.append(key)
     return tuple(keys)
 
@@ -136,17 +143,14 @@ class HostScan(CompiledScan):
 
     def __init__(self, problem: Problem, return_final: bool, targets: Sequence[Array]) -> None:
         super().__init__(problem, return_final)
-        spec, traced, cpu = problem.spec, problem.traced, _backends.cpu_user_scan
-        self._dtype, self._output_dtypes = spec.dtype, traced.output_dtypes
-        self._state_dtypes = traced.state_dtypes
-        self._are_rounded = any(dtype != spec.dtype for dtype in traced.output_dtypes)
-        shape, like = spec.shape, problem.like()
-        order = list(range(len(shape)))
-        if like is not None:
-            order.sort(key=lambda d: -abs(like.strides[d]))
+        spec, cpu = problem.spec, _backends.cpu_user_scan
+        self._output_dtypes, self._state_dtypes = problem.traced.output_dtypes, problem.traced.state_dtypes
+        self._are_rounded = any(dtype != spec.dtype for dtype in self._output_dtypes)
+        self._dtype, shape, like = spec.dtype, spec.shape, problem.like()
+        order = list(range(len(shape))) if like is None else memory_order(like.strides)
         self._new_shape = tuple(shape[d] for d in order)  # of a new output, by its axes in memory
         self._new_axes = None if order == sorted(order) else tuple(map(order.index, range(len(shape))))
-        outputs = list(targets) or [self._empty() for _ in traced.output_dtypes]
+        outputs = list(targets) or [self._empty() for _ in self._output_dtypes]
         in_order = [spec.in_scan_order(y) for y in outputs]
         pairs = [*zip(problem.inputs, problem.user_inputs), *zip(in_order, outputs)]
         offsets = [address(view) - address(array) for view, array in pairs]
@@ -166,22 +170,21 @@ class HostScan(CompiledScan):
     def run(self, states: Sequence[Any], inputs: Sequence[Any], out: Any = None) -> Any:
         """The result for other arrays; NotImplemented if `out` overlaps them in a way that has to be checked."""
         arrays = [x if type(x) is np.ndarray else np.asarray(x) for x in inputs]
-        if out is not None:
+        if out is None:
+            outputs = [self._empty() for _ in self._output_dtypes]
+        else:
             outputs = list(out) if isinstance(out, tuple) else [out]
             if not self._spans.are_apart(arrays, outputs):
                 return NotImplemented
-        else:
-            outputs = [self._empty() for _ in self._output_dtypes]
         last = self._plan.run(arrays, outputs, states, None)
-        ys = out
         if out is None:
             if self._are_rounded:
-                outputs = [rounded(y, dtype) for y, dtype in zip(outputs, self._output_dtypes)]
-            ys = arranged(outputs, self._output_structure)
+                outputs = [*map(rounded, outputs, self._output_dtypes)]
+            out = arranged(outputs, self._output_structure)
         if not self._returns_final:
-            return ys
+            return out
         finals = [rounded(last[n, ...], dtype) for n, dtype in enumerate(self._state_dtypes)]
-        return ys, arranged(finals, self._state_structure)
+        return out, arranged(finals, self._state_structure)
 
 
 def _as_targets(out: Any, problem: Problem) -> list[Array]:
@@ -207,20 +210,6 @@ def _as_targets(out: Any, problem: Problem) -> list[Array]:
                 raise ValueError(f"{name}: overlaps out[{other}] in memory")
         targets.append(target)
     return targets
-
-
-def _run_with_copies(problem: Problem, return_final: bool, out: Any, targets: Sequence[Array]) -> Any:
-    """The result of a checked call whose arrays have to be converted, or whose `out` needs a copy."""
-    traced = problem.traced
-    outputs, finals = _backends.cpu_user_scan.HostScans().run(problem.spec, problem.inputs, problem.states)
-    for target, y in zip(targets, outputs):
-        with np.errstate(over="ignore"):
-            np.copyto(target, y, casting="unsafe")
-    if out is None:
-        out = arranged([*map(rounded, outputs, traced.output_dtypes)], traced.output_structure)
-    if not return_final:
-        return out
-    return out, arranged([*map(rounded, finals, traced.state_dtypes)], problem.state_structure)
 
 
 class DeviceScan(CompiledScan):
@@ -267,13 +256,13 @@ class DeviceScan(CompiledScan):
 
     def start(self, states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, followed by the saved states, and the final states."""
-        with contextlib.closing(self.plan.context()) as context:
+        with self.plan.context() as context:
             return self.plan.run(context, [*map(self._operand, inputs)], [*map(self._operand, states)])
 
     def run_checked(self, problem: Problem) -> Any:
         """The result for the arrays of a checked call, of which some may have to wait for their producer."""
         cuda = _backends.cuda_user_scan
-        with contextlib.closing(cuda.ExecutionContext(problem.named(), problem.placement)) as context:
+        with cuda.ExecutionContext(problem.named(), problem.placement) as context:
             inputs, states = (
                 [cuda.describe(a).pointer if isinstance(a, DeviceView) else repeated_number(a) for a in arrays]
                 for arrays in (problem.user_inputs, problem.user_states)

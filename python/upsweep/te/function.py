@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from upsweep import _arrays
 from upsweep._arrays.dispatch import handlers
 from upsweep._backends import cpu
-from upsweep._backends.cpu import _loops, openmp
 from upsweep._backends.cpu._loops import Plan
-from upsweep._backends.cpu.loops import compile_nest
-from upsweep._compiler.llvm.loops.parallel_for import POLL, SYMBOLS
+from upsweep._backends.cpu.loops import compile_nest, symbols
 from upsweep._compiler.loops.cost import strip_work
 from upsweep._compiler.loops.expressions import Expr, key
 from upsweep._compiler.loops.linear import MAX_SIZE
@@ -167,8 +165,7 @@ class Function:
     def _compile(self) -> Any:
         """The compiled nest, compiled once."""
         if self._code is None:
-            symbols = openmp.symbols(SYMBOLS) | {POLL: _loops.poll_address()}
-            self._code = compile_nest(self._body, self._buffers, self._sizes, cpu.level, symbols)
+            self._code = compile_nest(self._body, self._buffers, self._sizes, cpu.level, symbols())
         return self._code
 
     def __repr__(self) -> str:

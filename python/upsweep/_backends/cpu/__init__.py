@@ -7,7 +7,7 @@
                                              here under the names `scans`, `bincounts`, `histograms`
     pairs, user_scan, loops       executors that compile kernels (`_compiler.llvm`)
         -> _pairs, _user_scans, _loops       Cython drivers of compiled kernels, one build
-    openmp, _machine              OpenMP's functions and version, properties of the CPU
+    _machine                      OpenMP's version and thread pool, properties of the CPU
 
 The import selects the widest instruction set that the CPU runs, or the one that the environment variable
 ``UPSWEEP_CPU_ISA`` names. The small-call paths of the public functions call the Cython modules directly.
@@ -75,9 +75,13 @@ else:
 # ---- memory --------------------------------------------------------------------------------------------------
 
 
-def _read(path: str) -> str:
-    with open(path) as file:
-        return file.read().strip()
+def _cgroup(name: str) -> list[int]:
+    """Return the numbers of a limit of the control group; none without a limit."""
+    try:
+        with open(f"/sys/fs/cgroup/{name}") as file:
+            return [int(word) for word in file.read().split()]
+    except (OSError, ValueError):  # no such file outside Linux or under version 1 of control groups; "max"
+        return []
 
 
 def memory_limit() -> int | None:
@@ -85,33 +89,19 @@ def memory_limit() -> int | None:
     limits = []
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    try:
-        allowed = _read("/sys/fs/cgroup/memory.max")
-        limits += [int(allowed)] * (allowed != "max")
-    except (OSError, ValueError):  # no such file outside Linux or under version 1 of control groups
-        pass
+    limits += _cgroup("memory.max")
     return min((limit for limit in limits if limit > 0), default=None)
 
 
 # ---- threads -------------------------------------------------------------------------------------------------
 
 
-def _cgroup_cores() -> int | None:
-    """Return the number of cores that the control group allows, rounded up; None without a limit."""
-    try:
-        quota, period = _read("/sys/fs/cgroup/cpu.max").split()
-        return None if quota == "max" else max(1, -(-int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file outside Linux or under version 1 of control groups
-        return None
-
-
 def _available() -> int:
     limits = [_machine.max_threads()]
     if hasattr(os, "sched_getaffinity"):
         limits.append(len(os.sched_getaffinity(0)))
-    cgroup = _cgroup_cores()
-    if cgroup is not None:
-        limits.append(cgroup)
+    if len(quota := _cgroup("cpu.max")) == 2:
+        limits.append(-(-quota[0] // quota[1]))  # microseconds of all cores, and of each period
     return max(1, min(limits))
 
 

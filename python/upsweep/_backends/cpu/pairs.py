@@ -83,24 +83,10 @@ def run(
 ) -> tuple[Array, ...]:  # fmt: skip
     """Reduce over pairs. The bits of the results do not depend on the number of threads.
 
-    Parameters
-    ----------
-    reduction : PairReduction
-        The reduction. Its kernel is compiled at the first call, and cached.
-    arrays : sequence of ndarray
-        By position, of shapes (..., n_i, dim), (..., n_j, dim), and (..., 1, dim) or (dim,) for parameters, where
-        ``...`` broadcasts to `batch`; of the reduction's dtype, any strides.
-    n_i, n_j : int
-        The numbers of rows and columns; exchanged where `reduction.rows` is "j".
-    batch : tuple of int
-        The batch dimensions.
-    ranges : triple, Plan, list of them, optional
-        ``(blocks, slices, columns)`` or its `plan`; one for all batch entries, or a list of one for each.
-    n_threads : int, optional
-        The largest number of threads.
+    `arrays`, by position, of any strides and the reduction's dtype, are (..., n_i, dim), (..., n_j, dim), and
+    (..., 1, dim) or (dim,) for parameters, where ``...`` broadcasts to `batch`. `ranges` are a triple ``(blocks,
+    slices, columns)`` or its `plan`, one for all batch entries, or a list of one for each.
 
-    Notes
-    -----
     The results are the `outputs` of the reduction, of shape batch + (rows, dim). Sums of values or of
     exponentials flush subnormal numbers to zero: such tails would take a hundred times as long. Sums of float32
     add at most 256 columns in float32, and these sums in `dtype_acc`.

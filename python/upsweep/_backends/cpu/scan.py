@@ -13,12 +13,12 @@ _ACCUMULATORS = {"f": REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 
 
 def run(
-    scan: Scan, out: Array, final: Array | None, *, reverse: bool, exclusive: bool, flush: bool, window: int,
-    n_threads: int | None,
+    scan: Scan, out: Array | None, final: Array | None, multiplier: Array | None = None, *, reverse: bool,
+    flush: bool, n_threads: int | None, exclusive: bool = False, window: int = 0,
 ) -> None:  # fmt: skip
-    """Fill the result and the state after the last step."""
+    """Fill the result, the state after the last step, and the product of the factors."""
     cpu.scans.scan(
-        scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, out, final, None, axis=scan.axis,
+        scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, out, final, multiplier, axis=scan.axis,
         reverse=reverse, exclusive=exclusive, flush=flush, window=window, n_threads=cpu.threads(n_threads),
         accumulator=_ACCUMULATORS[scan.accumulator.kind],
     )  # fmt: skip
@@ -30,11 +30,7 @@ def reduce(
 ) -> None:  # fmt: skip
     """Fill the aggregate of a block of steps."""
     if 0 not in scan.shape:
-        cpu.scans.scan(
-            scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, None, value, multiplier, axis=scan.axis,
-            reverse=reverse, exclusive=False, flush=flush, window=0, n_threads=cpu.threads(n_threads),
-            accumulator=_ACCUMULATORS[scan.accumulator.kind],
-        )  # fmt: skip
+        run(scan, None, value, multiplier, reverse=reverse, flush=flush, n_threads=n_threads)
     if scan.reset is not None:
         np.any(scan.reset, axis=scan.axis, out=dropped)
     multiplier[dropped] = 0

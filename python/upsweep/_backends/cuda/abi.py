@@ -124,12 +124,6 @@ class Plan(ctypes.Structure):
     )  # fmt: skip
 
 
-REGIMES = (
-    "nothing", "short lines", "lines", "split lines", "columns", "split columns", "window", "packed lines",
-    "cluster lines", "wave lines",
-)  # fmt: skip
-
-
 class Count(ctypes.Structure):
     """upsweep_count: a count, or sums of weights."""
 
@@ -155,8 +149,6 @@ class CountPlan(ctypes.Structure):
         (c_int32, "regime replicas shares vectors"), (c_int64, "splits n_launches workspace_bytes"),
     )  # fmt: skip
 
-
-COUNT_REGIMES = ("nothing", "tables", "memory", "parts", "rows")
 
 STRUCTS = {
     "upsweep_array": Array,

@@ -19,17 +19,14 @@ from upsweep._arrays import DeviceView, Operand, Placement, name_of, on_device
 from upsweep._backends.cuda import library
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.memory import DeviceMemory
+from upsweep._core.layout import memory_order
 
 
 class ExecutionContext:
     """The stream, the allocator and the temporaries of one call.
 
-    Parameters
-    ----------
-    arrays : mapping
-        The call's arrays by the names of their arguments. Numbers may be on the host.
-    placement : Placement, optional
-        The library and the device of the arrays, if the caller has checked that they agree.
+    `arrays` are the call's by the names of their arguments; numbers may be on the host. `placement` is their
+    library and device, if the caller has checked that they agree.
     """
 
     def __init__(self, arrays: Mapping[str, Operand | None], placement: Placement | None = None) -> None:
@@ -91,8 +88,8 @@ class ExecutionContext:
         """Return an uninitialised array, laid out as `like` if that has its shape and repeats nothing."""
         if like is None or like.shape != shape or 0 in like.strides or not self.library.transposes:
             return self.library.empty(shape, dtype, self.device, self.stream)
-        order = sorted(range(like.ndim), key=lambda axis: -abs(like.strides[axis]))
-        return self.library.empty(shape, dtype, self.device, self.stream, tuple(order))
+        order = tuple(memory_order(like.strides))
+        return self.library.empty(shape, dtype, self.device, self.stream, order)
 
     def temporary(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Return an uninitialised array for this call only, which libraries that do not allocate can have too."""

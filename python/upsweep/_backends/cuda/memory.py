@@ -7,12 +7,13 @@ of no library, which `te.compat` offers as TVM's NDArray.
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from typing import Any
 
 import numpy as np
 
-from upsweep._arrays import Array
+from upsweep._arrays import Array, contiguous_strides
 from upsweep._backends.cuda import library
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 
@@ -38,13 +39,8 @@ class DeviceMemory:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayDescriptor:
         """Allocate an uninitialised array in C order."""
-        strides: list[int] = []
-        n_bytes = dtype.itemsize
-        for n in reversed(shape):
-            strides.insert(0, n_bytes)
-            n_bytes *= max(n, 1)
-        pointer, _ = self.allocate(n_bytes)
-        return ArrayDescriptor(pointer, shape, tuple(strides), dtype.name)
+        pointer, _ = self.allocate(dtype.itemsize * math.prod(max(n, 1) for n in shape))
+        return ArrayDescriptor(pointer, shape, contiguous_strides(shape, dtype.itemsize), dtype.name)
 
     def to_device(self, array: Array) -> ArrayDescriptor:
         """Copy an array to the device; axes of stride 0, which repeat elements, are copied once and keep it."""

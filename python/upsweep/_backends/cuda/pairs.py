@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from upsweep._arrays import Operand, user_array
 from upsweep._backends.cuda import pairs_launch
 from upsweep._backends.cuda.staging import open_context
+from upsweep._compiler.formulas.reduction import outputs
 
 
 def run_pairs(
@@ -16,9 +19,9 @@ def run_pairs(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the results: device arrays, for which nothing waits; of numpy arrays and a device numpy arrays."""
     with open_context({str(n): array for n, array in enumerate(arrays)}, device) as context:
+        shape, dtypes = (*batch, n_i if reduction.rows == "i" else n_j), {"float": arrays[0].dtype}
         results = [
-            context.empty(shape, dtype)
-            for shape, dtype in pairs_launch.results_of(reduction, n_i, n_j, batch, arrays[0].dtype)
+            context.empty((*shape, dim), dtypes.get(kind, np.dtype(np.int64))) for dim, kind in outputs(reduction)
         ]
         if 0 not in results[0].shape:
             pairs_launch.run(

@@ -128,7 +128,7 @@ def run(
     _describe(call, prepared.kinds, arrays, batch)
     for out, field in zip(outs, prepared.fields, strict=True):
         setattr(call, field, out.pointer)
-    plan = None  # keeps its memory while the kernels are started
+    memory = keep_alive = None  # of the ranges' plan and of partial results, while the kernels are started
     if ranges is None:
         overhead = OVERHEAD_SMALLEST if reduction.k else OVERHEAD
         call.n_tiles, call.n_parts = -(-n_rows // kernels.tile), split_columns(
@@ -137,10 +137,9 @@ def run(
         )  # fmt: skip
         call.n_items, is_split = call.n_tiles * call.n_parts, call.n_parts > 1
     else:
-        plan = _range_plan(prepared, ranges, n_rows)
-        call.n_tiles, call.n_items, call.n_parts, is_split = plan.n_tiles, plan.n_items, 1, plan.is_split
-        call.items, call.pieces, call.tiles = plan.items, plan.pieces, plan.tiles
-    keep_alive = None
+        fields, is_split, memory = _range_plan(prepared, ranges, n_rows)
+        for field, value in fields.items():
+            setattr(call, field, value)
     n_blocks = n_batch * call.n_items
     if n_blocks > MAX_BLOCKS:
         raise ValueError(f"{n_batch} batch entries of {n_rows} rows are too many for one call")
@@ -150,18 +149,7 @@ def run(
     if is_split:
         blocks_per_tile = -(-kernels.tile // kernels.combiners)
         prepared.combine.launch(n_batch * call.n_tiles * blocks_per_tile, kernels.combiners, stream, call)
-    del keep_alive
-
-
-def results_of(
-    reduction: PairReduction, n_i: int, n_j: int, batch: tuple[int, ...], dtype: np.dtype[Any]
-) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Return the shape and the dtype of each result for arrays of this dtype."""
-    n_rows = n_i if reduction.rows == "i" else n_j
-    return [
-        ((*batch, n_rows, dim), dtype if kind == "float" else np.dtype(np.int64))
-        for dim, kind in outputs(reduction)
-    ]
+    del memory, keep_alive
 
 
 def _entry(array: ArrayDescriptor, batch: tuple[int, ...], index: tuple[int, ...]) -> ArrayDescriptor:
@@ -201,16 +189,7 @@ def _batch_strides(array: ArrayDescriptor, n: int, n_batch: int) -> list[int]:
     return [0] * (n_batch - n) + strides
 
 
-class _RangePlan(NamedTuple):
-    """The plan of a set of ranges, in device memory."""
-
-    n_items: int
-    n_tiles: int
-    is_split: bool
-    memory: Any
-    items: int
-    pieces: int
-    tiles: int
+_RangePlan = tuple[dict[str, int], bool, Any]  # fields of a call; whether tiles are split; memory on the device
 
 
 def _range_plan(prepared: PairKernels, ranges: Any, n_rows: int) -> _RangePlan:
@@ -222,10 +201,11 @@ def _range_plan(prepared: PairKernels, ranges: Any, n_rows: int) -> _RangePlan:
         arrays = (plan.items, plan.pieces, plan.tiles)
         memory = device.memory(b"".join(np.ascontiguousarray(array, np.int64).tobytes() for array in arrays))
         pieces = memory.pointer + plan.items.nbytes
-        tiles = pieces + plan.pieces.nbytes
-        return _RangePlan(
-            len(plan.items), len(plan.tiles), plan.is_split, memory, memory.pointer, pieces, tiles
-        )  # fmt: skip
+        fields = {
+            "n_items": len(plan.items), "n_tiles": len(plan.tiles), "n_parts": 1, "items": memory.pointer,
+            "pieces": pieces, "tiles": pieces + plan.pieces.nbytes,
+        }  # fmt: skip
+        return fields, plan.is_split, memory
 
     key = ("cuda", device.ordinal, tile, n_slots, n_rows)
     result: _RangePlan = ranges.plan(key, build) if hasattr(ranges, "plan") else build(ranges)

@@ -78,7 +78,7 @@ def reduce_scan(scan: Scan, reverse: bool, device: int | None = None) -> tuple[A
         if 0 not in scan.state_shape:
             scan_launch.reduce(
                 context.input(scan.x), context.optional_input(scan.gates), context.factor(scan.gamma),
-                context.optional_input(scan.reset), *map(context.output, results), axis=scan.axis,
+                None, context.optional_input(scan.reset), *map(context.output, results), axis=scan.axis,
                 reverse=reverse, **context.resources,
             )  # fmt: skip
     multiplier, value, dropped = map(user_array, results)

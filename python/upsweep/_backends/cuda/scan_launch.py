@@ -6,6 +6,7 @@ Nothing here synchronises, and nothing knows an array library: callers pass desc
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from upsweep._backends.cuda import abi, library
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
@@ -60,14 +61,16 @@ def problem(
 def reduction(
     x: ArrayDescriptor, gates: ArrayDescriptor | None, gamma: ArrayDescriptor | complex | None,
     initial: ArrayDescriptor | None, reset: ArrayDescriptor | None, multiplier: ArrayDescriptor | None,
-    value: ArrayDescriptor, dropped: ArrayDescriptor | None, *, axis: int, reverse: bool, device: int, stream: int,
+    value: ArrayDescriptor, dropped: ArrayDescriptor | None, **options: Any,
 ) -> abi.Reduction:  # fmt: skip
-    """Return the request for the aggregate of a block of steps; its parts lack the block's `axis`."""
+    """Return the request for the aggregate of a block of steps; its parts lack the block's `axis`.
+
+    The options are those of `problem`: the axis, the direction, the device and the stream.
+    `value` is the final state from zero or from `initial`; `multiplier` is the product of the factors, 0 if the
+    block resets; `dropped` is whether a reset in the block drops the state before it. These two are optional.
+    """
     r = abi.Reduction()
-    r.scan = problem(
-        x, gates, gamma, initial, reset, None, value, axis=axis, reverse=reverse, exclusive=False, device=device,
-        stream=stream,
-    )  # fmt: skip
+    r.scan = problem(x, gates, gamma, initial, reset, None, value, exclusive=False, **options)
     for target, array in ((r.multiplier, multiplier), (r.dropped, dropped)):
         if array is not None:
             abi.fill_array(target, array)
@@ -101,24 +104,12 @@ def start_scan(p: abi.ScanProblem, allocate: Allocate) -> None:
     abi.call_with_workspace(library.load().scan, p, p, allocate)
 
 
-def reduce(
-    x: ArrayDescriptor, gates: ArrayDescriptor | None, gamma: ArrayDescriptor | complex | None,
-    reset: ArrayDescriptor | None, multiplier: ArrayDescriptor | None, value: ArrayDescriptor,
-    dropped: ArrayDescriptor | None, *, initial: ArrayDescriptor | None = None, axis: int, reverse: bool,
-    device: int, stream: int, allocate: Allocate,
-) -> None:  # fmt: skip
-    """Start one pass over a block of steps that writes its aggregate, of the shape of x without `axis`.
-
-    `value` is the final state from zero or from `initial`; `multiplier` is the product of the factors, 0 if the
-    block resets; `dropped` is whether a reset in the block drops the state before it. These two are optional.
-    """
-    if 0 in value.shape:
+def reduce(*arrays: Any, allocate: Allocate, **options: Any) -> None:
+    """Start one pass over a block of steps that writes its aggregate; the other arguments are `reduction`'s."""
+    r = reduction(*arrays, **options)
+    if 0 in r.scan.batch_shape[: r.scan.n_batch]:
         return
-    r = reduction(
-        x, gates, gamma, initial, reset, multiplier, value, dropped, axis=axis, reverse=reverse, device=device,
-        stream=stream,
-    )  # fmt: skip
-    library.check_device(device)
+    library.check_device(r.scan.device)
     r.scan.workspace_bytes = plan_reduction(r).workspace_bytes
     abi.call_with_workspace(library.load().reduce, r, r.scan, allocate)
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from upsweep._arrays import Operand
 from upsweep._backends import cpu
 from upsweep._backends.cuda import library
 from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._backends.cuda.memory import DeviceMemory
+from upsweep._core.layout import new_array
 
 
 class StagingContext(ExecutionContext):
@@ -43,12 +42,7 @@ class StagingContext(ExecutionContext):
     def allocate(self, n_bytes: int) -> tuple[int, object]:
         return self.memory.allocate(n_bytes)
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Operand | None = None) -> Any:
-        if like is None or like.shape != shape or 0 in like.strides:
-            return np.empty(shape, dtype)
-        return np.empty_like(like, dtype=dtype, order="K", subok=False)
-
-    temporary = empty
+    empty = temporary = staticmethod(new_array)
 
     def to_device(self, array: Operand) -> ArrayDescriptor:
         return self.memory.to_device(array)
