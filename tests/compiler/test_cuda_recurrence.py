@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import BFLOAT16, random
-from upsweep._backends.cuda import library, scan_launch, user_scan_launch, user_scan_layout
+from upsweep._backends.cuda import library, scan_launch, user_scan_launch
 from upsweep._compiler.cuda.scans import render as text
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -172,9 +172,9 @@ def test_gates_and_tokens_go_to_the_library(monkeypatch, place):
 
 
 def test_chunks_fill_a_device_and_depend_on_the_shape_alone():
-    assert user_scan_layout.cut_time(10_000_000, 1) == user_scan_layout.Chunks(320, 31_250)
-    assert user_scan_layout.cut_time(4096, 1000) == user_scan_layout.Chunks(128, 32)
-    assert user_scan_layout.cut_time(2**31, 1).n == 32_768
+    assert user_scan_launch.cut_time(10_000_000, 1) == user_scan_launch.Chunks(320, 31_250)
+    assert user_scan_launch.cut_time(4096, 1000) == user_scan_launch.Chunks(128, 32)
+    assert user_scan_launch.cut_time(2**31, 1).n == 32_768
 
 
 @pytest.mark.parametrize(("columns", "ahead"), [(65_536, 16), (4096, 32), (10**7, 8)])

@@ -122,9 +122,6 @@ class HostDevice:
     def fill(self, pointer, word, n, stream):
         ctypes.memmove(pointer, struct.pack("I", word) * n, 4 * n)
 
-    def write_words(self, pointer, words, stream):
-        ctypes.memmove(pointer, struct.pack(f"{len(words)}I", *words), 4 * len(words))
-
 
 def install(monkeypatch, folder, n_slots=8):
     """Let pairs and user-defined scans run on the host; `n_slots` of the device decide how columns are split."""

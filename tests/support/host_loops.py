@@ -6,7 +6,7 @@ Memory is the host's too, through `devices.FakeCuda`; what is allocated holds Na
 import ctypes
 
 import host_device
-from upsweep._backends.cuda import loops_launch
+from upsweep._backends.cuda import loops
 from upsweep._compiler.cuda import nvrtc
 
 
@@ -47,7 +47,7 @@ class HostDevice:
 def install(monkeypatch, folder, fake_cuda):
     """Let kernels of nests run on the host, in the memory of a pretended device."""
     device = HostDevice(folder)
-    monkeypatch.setattr(loops_launch.driver, "device", lambda ordinal: device)
+    monkeypatch.setattr(loops.driver, "device", lambda ordinal: device)
     monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())
     allocate = fake_cuda.allocate
 

@@ -407,7 +407,7 @@ def test_barriers_of_deep_nests_are_found_soon():
 
 
 def test_without_a_device_or_its_compiler_the_message_says_what_is_missing(monkeypatch):
-    from upsweep._backends.cuda import loops_launch
+    from upsweep._backends.cuda import loops
 
     X, _, _, scan = cumulative_sum()
     s = te.create_schedule(scan.op)
@@ -415,11 +415,11 @@ def test_without_a_device_or_its_compiler_the_message_says_what_is_missing(monke
     def no_driver(ordinal):
         raise RuntimeError("NVIDIA's driver cannot be loaded: libcuda.so.1: not found")
 
-    monkeypatch.setattr(loops_launch.driver, "device", no_driver)
+    monkeypatch.setattr(loops.driver, "device", no_driver)
     with pytest.raises(RuntimeError, match=r'target "cuda" needs .*driver cannot be loaded'):
         te.build(s, [X, scan], "cuda")
     some_device = type("Device", (), {"capability": 90, "load": None})
-    monkeypatch.setattr(loops_launch.driver, "device", lambda ordinal: some_device)
+    monkeypatch.setattr(loops.driver, "device", lambda ordinal: some_device)
     monkeypatch.setattr(nvrtc, "_loaded", {})
     monkeypatch.setenv(nvrtc.VARIABLE, "")
     monkeypatch.setenv("UPSWEEP_CACHE_DIR", "")

@@ -62,22 +62,16 @@ def _are_disjoint(function: Any, values: Sequence[Tensor]) -> bool:
     )
 
 
-def _start(call: Any, values: Sequence[Tensor]) -> None:
-    device = values[0].device
-    call.start(
-        [value.data_ptr() for value in values],
-        _current_stream(device),
-        lambda n_bytes: executors.workspace(n_bytes, device),
-    )
-
-
 def with_tensors(function: Any, values: Sequence[Any], n_threads: int | None) -> Any:
     """Run on tensors; new results are tensors too, and the version counters of filled tensors are incremented."""
     signature = _signature(function, values) if function.is_on_device and n_threads is None else None
     call = None if signature is None else function.prepared.get(signature)
     if call is not None and _are_disjoint(function, values):
-        _start(call, values)
-        result = None
+        device, result = values[0].device, None
+        call.start(
+            [value.data_ptr() for value in values], _current_stream(device),
+            lambda n_bytes: executors.workspace(n_bytes, device),
+        )  # fmt: skip
     else:
         arrays = [_as_array(position, value, function) for position, value in enumerate(values)]
         result = function.run(arrays, n_threads)

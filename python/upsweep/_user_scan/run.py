@@ -28,8 +28,8 @@ def scans_on(named: Mapping[str, Array], n_threads: int | None = None) -> contex
     """
     views = {name: array for name, array in named.items() if any(array.strides) or isinstance(array, DeviceView)}
     if any(isinstance(array, DeviceView) for array in views.values()):
-        return contextlib.closing(_backends.cuda_user_scan.DeviceScans(views))
-    return contextlib.closing(_backends.cpu_user_scan.HostScans(n_threads))
+        return _backends.cuda_user_scan.DeviceScans(views)
+    return contextlib.nullcontext(_backends.cpu_user_scan.HostScans(n_threads))
 
 
 def run_block(

@@ -21,7 +21,7 @@ from upsweep._compiler.llvm.scans import chunk_aggregates
 from upsweep._compiler.llvm.scans import kernel as compiled
 from upsweep._compiler.llvm.target import TARGETS
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, lifted
-from upsweep._core.layout import merge_axes
+from upsweep._core.layout import memory_order, merge_axes, new_array
 from upsweep._core.user_scan import ScanSpec, choose_path
 
 __all__ = ["HostScans", "LaunchPlan", "Spans", "is_readable", "readable"]
@@ -50,9 +50,7 @@ def _kernel(
     return kernel, recurrence.n_inputs + len(recurrence.outputs) + compiled.cost(program) / 8
 
 
-@functools.lru_cache(_MOST_KERNELS)
-def _lifted(recurrence: Recurrence) -> tuple[Recurrence, tuple[float, ...]]:
-    return lifted(recurrence)
+_lifted = functools.lru_cache(_MOST_KERNELS)(lifted)
 
 
 @functools.lru_cache(_MOST_KERNELS)
@@ -95,14 +93,9 @@ def _merge_axes(arrays: list[Array]) -> list[Array]:
 class LaunchPlan:
     """The prepared arguments of a scan: compiled kernels, and operands for arrays of one layout.
 
-    Parameters
-    ----------
-    spec : ScanSpec
-        The scan.
-    inputs, outputs : list of ndarray
-        In scan order, with any strides. Inputs are `is_readable`; outputs have the dtype of the scan.
-    offsets : sequence of int, optional
-        For each of them, the bytes from the address of the array that `run` takes to the first step.
+    `inputs` and `outputs` are in scan order, with any strides. Inputs are `is_readable`; outputs have the dtype of
+    the scan. For each of them, `offsets` has the bytes from the address of the array that `run` takes to the first
+    step.
     """
 
     def __init__(
@@ -114,10 +107,7 @@ class LaunchPlan:
         n_dims = len(columns)
         self._offsets, self._dtype = offsets or [0] * len(arrays), dtype
         # The axes of the columns from the outermost in memory to the innermost; the states are laid out alike.
-        order = list(range(n_dims))
-        if arrays:
-            strides = (outputs or inputs)[0].strides
-            order.sort(key=lambda d: (-abs(strides[d + 1]), d))
+        order = memory_order((outputs or inputs)[0].strides[1:]) if arrays else list(range(n_dims))
         is_ordered = order == sorted(order)
         self._state_shape = (recurrence.n_states, *(columns[d] for d in order))
         self._state_axes = None if is_ordered else (0, *(1 + order.index(d) for d in range(n_dims)))
@@ -200,14 +190,7 @@ class HostScans:
     def __init__(self, n_threads: int | None = None) -> None:
         self._n_threads = n_threads
 
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> Array:
-        """An uninitialised array, laid out as `like` if that has its shape and no broadcast axis."""
-        if like is None or like.shape != shape or 0 in like.strides:
-            return np.empty(shape, dtype)
-        return np.empty_like(like, dtype=dtype, order="K", subok=False)
+    empty = staticmethod(new_array)
 
     def run(
         self, spec: ScanSpec, inputs: Sequence[Array], states: Sequence[Array],

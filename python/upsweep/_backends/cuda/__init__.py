@@ -10,8 +10,8 @@
           |  open a context: `context` for device arrays,       |
           |  `staging` for numpy arrays with a device           |
           v                                                     v
-    launch modules: scan_launch, bincount_launch, pairs_launch (pairs_plan), loops_launch,
-                    user_scan_launch (user_scan_layout, linear_update)
+    launch modules: scan_launch, bincount_launch, pairs_launch (pairs_plan),
+                    user_scan_launch (linear_update)
           |  requests of the C interface                        |  kernels of _compiler/cuda
           v                                                     v
     abi (structures), library (libupsweep_cuda.so)        driver (modules, launches)

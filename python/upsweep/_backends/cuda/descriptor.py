@@ -6,8 +6,8 @@ its arrays (`describe` for device views, `_torch.executors` for tensors) and kee
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from upsweep._arrays import DeviceView, Operand, name_of
 
@@ -23,6 +23,24 @@ class ArrayDescriptor(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
+
+
+class ScanArrays(NamedTuple):
+    """What a scan reads and writes, in scan order: arrays, or their layouts.
+
+    An input is None if it is a constant of the recurrence. A state is a number or an array of the shape of the
+    columns; a final state is None if it is not returned.
+    """
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    states: Sequence[Any]
+    finals: Sequence[Any]
+
+    @property
+    def operands(self) -> tuple[Any, ...]:
+        """All of them, in the order in which a launch takes their addresses."""
+        return (*self.inputs, *self.outputs, *self.states, *self.finals)
 
 
 def describe(array: Operand) -> ArrayDescriptor:

@@ -124,11 +124,6 @@ class Device:
         """Write a number of 32 bits n times, on a stream, without waiting; a graph can capture it."""
         self.call("cuMemsetD32Async", pointer, word, n, stream)
 
-    def write_words(self, pointer: int, words: Sequence[int], stream: int) -> None:
-        """Write a few numbers of 32 bits likewise."""
-        for n, word in enumerate(words):
-            self.fill(pointer + 4 * n, word, 1, stream)
-
     def release(self, name: str, handle: int) -> None:
         """Free what an object of this device owned; at the end of a process the driver may have ended before."""
         with contextlib.suppress(CudaError):
@@ -237,6 +232,7 @@ class KernelSequence:
         self.numbers: list[tuple[int, int]] = []
         self.in_memory: list[int] = []
         self.launches: list[Launch] = []
+        self.has_loops = False  # of the host
         self.n_filled = 0
 
     def start(self, operands: Sequence[Any], memory: int, stream: int) -> None:
@@ -250,8 +246,7 @@ class KernelSequence:
             words[word] += memory
         if self.n_filled:
             launches[0].function.device.fill(memory, 0xFFFFFFFF, self.n_filled // 4, stream)
-        has_loops = any(launch.loops for launch in launches)
-        for launch in _unrolled(launches, words) if has_loops else launches:
+        for launch in _unrolled(launches, words) if self.has_loops else launches:
             function, n_blocks, n_threads, shared_bytes, together, _ = launch
             function.launch(n_blocks, n_threads, stream, words, shared_bytes, together)
 

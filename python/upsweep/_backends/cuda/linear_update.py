@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from upsweep._backends.cuda import abi, driver, library, scan_launch
-from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
-from upsweep._backends.cuda.user_scan_layout import ScanArrays
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor, ScanArrays
 from upsweep._compiler.recurrences.associative import LinearUpdate, find_linear
 from upsweep._core.user_scan import ScanSpec
 
@@ -37,8 +36,8 @@ class LinearLaunch:
         number = operands[self._state]
         if "initial" not in self._fields and not self._is_neutral(number):
             pointer, owner = allocate(8)
-            words = struct.unpack("2I", struct.pack("d", number))
-            driver.device(problem.device).write_words(pointer, words, stream)
+            for n, word in enumerate(struct.unpack("2I", struct.pack("d", number))):
+                driver.device(problem.device).fill(pointer + 4 * n, word, 1, stream)
             problem.initial.data, problem.initial.dtype = pointer, abi.DTYPES["float64"]
         scan_launch.run_scan(problem, allocate)
         del owner

@@ -1,31 +1,101 @@
-"""CUDA executor of loop nests: the functions that `te` builds for a device."""
+"""CUDA executor of loop nests: the functions that `te` builds for a device.
+
+The kernels of a program are compiled once, by the first call, and started in order on the caller's stream. Nothing
+waits for the device, except that results for numpy arrays are copied back; a CUDA graph can capture later calls.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from upsweep._arrays import DeviceView, Operand, user_array
-from upsweep._backends.cuda import loops_launch
-from upsweep._backends.cuda.descriptor import describe
-from upsweep._backends.cuda.driver import PreparedCall
-from upsweep._backends.cuda.loops_launch import compile_ahead
+from upsweep._backends.cuda import driver
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._backends.cuda.staging import open_context
+from upsweep._compiler.cuda import nvrtc
+from upsweep._compiler.cuda.loops.launch_plan import Plan
+from upsweep._compiler.cuda.loops.program import Program
+from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["compile_ahead", "prepare", "run_nest"]
+_lock = threading.Lock()
+
+_Caches = tuple[LRUCache[Any, dict[str, Any]], LRUCache[Any, Plan]]  # kernels; plans, one for each set of sizes
+_caches: weakref.WeakKeyDictionary[Program, _Caches] = weakref.WeakKeyDictionary()
+
+
+def _caches_of(program: Program) -> _Caches:
+    with _lock:
+        return _caches.setdefault(program, (LRUCache(64), LRUCache(64)))
+
+
+def _load(program: Program, device: int, in_shared: frozenset[Any], dense: frozenset[Any]) -> dict[str, Any]:
+    """Return the kernels of a nest, given the buffers in shared memory and those with contiguous elements."""
+
+    def build() -> dict[str, Any]:
+        gpu = driver.device(device)
+        module = gpu.load(nvrtc.fetch_or_compile(program.render(in_shared, dense), (), gpu.capability))
+        return {kernel.name: module.function(kernel.name) for kernel in program.kernels}
+
+    return _caches_of(program)[0].get_or_build((device, in_shared, dense), build)
+
+
+def compile_ahead(program: Program, device: int) -> None:
+    """Compile the kernels for calls with contiguous arrays of small sizes, so that the first call does not.
+
+    Without a driver or a run-time compiler, a RuntimeError says what to install.
+    """
+    _load(program, device, program.blocks_buffers(), frozenset(program.buffers))
 
 
 def prepare(
-    program: Any, arrays: Sequence[Operand], sizes: dict[str, int], names: Sequence[str], device: int
-) -> PreparedCall:
-    """Prepare calls on device arrays of these shapes and strides."""
-    return loops_launch.prepare(program, [describe(array) for array in arrays], sizes, names, device)
+    program: Program, arrays: Sequence[Operand | ArrayDescriptor], sizes: dict[str, int], names: Sequence[str],
+    device: int,
+) -> driver.PreparedCall:  # fmt: skip
+    """Prepare calls on arrays of the same shapes and strides, whose operands are the addresses of the arrays.
+
+    The first call compiles. `arrays` are one for each of the program's buffers, of any strides; `sizes` are the
+    values of symbolic sizes, and `names` are their keys in the program's order.
+    """
+    key, itemsizes = (device, *(sizes[name] for name in names)), program.item_sizes
+    plan = _caches_of(program)[1].get_or_build(
+        key, lambda: program.plan(sizes, names, driver.device(device).shared_bytes)
+    )
+    dense = [
+        buffer
+        for buffer, array, itemsize in zip(program.buffers, arrays, itemsizes, strict=True)
+        if not array.shape or array.shape[-1] <= 1 or array.strides[-1] == itemsize
+    ]
+    numbers: list[int] = []  # the kernels' argument, with 0 for each address
+    addresses: list[int] = []
+    for array, itemsize in zip(arrays, itemsizes, strict=True):
+        addresses.append(len(numbers))
+        numbers += [0, *(stride // itemsize for stride in array.strides)]
+    in_workspace = [len(numbers) + n for n in range(len(plan.scratch))]
+    numbers += [*plan.scratch, *plan.sizes]
+    in_workspace += [len(numbers) + n for n, (_, is_offset) in enumerate(plan.rest) if is_offset]
+    numbers += [number for number, _ in plan.rest]
+    if not plan.launches:
+        return driver.PreparedCall([], 0)
+    sequence = driver.KernelSequence((ctypes.c_int64 * len(numbers))(*numbers))  # `Call` of the generated source
+    sequence.addresses += [(word, operand) for operand, word in enumerate(addresses)]
+    sequence.in_memory += in_workspace
+    kernels = _load(program, device, plan.in_shared, frozenset(dense))
+    sequence.launches += [
+        driver.Launch(kernels[each.kernel], each.n_blocks, each.n_threads, each.shared_bytes, loops=each.loops)
+        for each in plan.launches
+    ]
+    sequence.has_loops = any(each.loops for each in plan.launches)
+    return driver.PreparedCall([sequence], plan.workspace_bytes)
 
 
 def run_nest(
-    program: Any, named: Sequence[tuple[str, Operand | None]],
+    program: Program, named: Sequence[tuple[str, Operand | None]],
     shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], is_output: Sequence[bool], sizes: dict[str, int],
     names: Sequence[str], device: int,
 ) -> list[Any]:  # fmt: skip
@@ -40,6 +110,6 @@ def run_nest(
             context.output(array) if is_result else context.input(array)
             for array, is_result in zip(arrays, is_output)
         ]
-        call = loops_launch.prepare(program, descriptors, sizes, names, context.device)
+        call = prepare(program, descriptors, sizes, names, context.device)
         call.start([array.pointer for array in descriptors], context.stream, context.allocate)
     return [user_array(array) for array, (_, operand) in zip(arrays, named) if operand is None]

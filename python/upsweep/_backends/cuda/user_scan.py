@@ -7,18 +7,17 @@ later. Both launch through `user_scan_launch`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from upsweep._arrays import DeviceView, Operand, Placement, common_placement
 from upsweep._backends.cuda import library, user_scan_launch
 from upsweep._backends.cuda.context import ExecutionContext
-from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
-from upsweep._backends.cuda.user_scan_layout import ScanArrays
+from upsweep._backends.cuda.descriptor import ArrayDescriptor, ScanArrays, describe
 from upsweep._compiler.cuda.scalars import SIZES
+from upsweep._core.layout import memory_order
 from upsweep._core.user_scan import ScanSpec, choose_path, repeated_number, with_host_numbers
 
 __all__ = [
@@ -72,19 +71,17 @@ class OutputSpec(NamedTuple):
     layout: Layout
 
 
-def output_spec(spec: ScanSpec, dtype: str, like: Operand | None = None) -> OutputSpec:
-    """An output; its axes are in the order in memory of `like`, or else in C order."""
-    order = list(range(len(spec.shape)))
-    if like is not None:
-        order.sort(key=lambda d: -abs(like.strides[d]))
-    return OutputSpec(spec.shape, dtype, tuple(order), layout_of(spec, _strides(spec.shape, dtype, order), dtype))
+def output_spec(
+    spec: ScanSpec, dtype: str, like: Operand | None = None, *, is_state: bool = False
+) -> OutputSpec:  # fmt: skip
+    """An output, or a final state; its axes are in the order in memory of `like`, or else in C order."""
+    shape = spec.columns if is_state else spec.shape
+    order = range(len(shape)) if like is None else memory_order(like.strides)
+    layout = layout_of(spec, _strides(shape, dtype, order), dtype, is_state=is_state)
+    return OutputSpec(shape, dtype, tuple(order), layout)
 
 
-def final_spec(spec: ScanSpec, dtype: str) -> OutputSpec:
-    """A final state, in C order."""
-    order = range(len(spec.columns))
-    layout = layout_of(spec, _strides(spec.columns, dtype, order), dtype, is_state=True)
-    return OutputSpec(spec.columns, dtype, tuple(order), layout)
+final_spec = functools.partial(output_spec, is_state=True)
 
 
 def _strides(shape: tuple[int, ...], dtype: str, order: Sequence[int]) -> tuple[int, ...]:
@@ -102,16 +99,9 @@ def _strides(shape: tuple[int, ...], dtype: str, order: Sequence[int]) -> tuple[
 class LaunchPlan:
     """A scan prepared for arrays of one library, device and layout, which allocates the results of each call.
 
-    Parameters
-    ----------
-    spec : ScanSpec
-        The scan; its recurrence has the numbers of the host as constants (`with_host_numbers`).
-    placement : Placement
-        The library and the device of the arrays.
-    layouts : ScanArrays
-        A `Layout` for each input, or None for a constant; an `OutputSpec` for each output; a `Layout` for each
-        state, or None for a number, which may differ from call to call; an `OutputSpec` for each final state, or
-        None.
+    The recurrence of `spec` has the numbers of the host as constants (`with_host_numbers`). `layouts` has a
+    `Layout` for each input, or None for a constant; an `OutputSpec` for each output; a `Layout` for each state, or
+    None for a number, which may differ from call to call; an `OutputSpec` for each final state, or None.
     """
 
     def __init__(self, spec: ScanSpec, placement: Placement, layouts: ScanArrays) -> None:
@@ -138,12 +128,9 @@ class LaunchPlan:
         self, context: ExecutionContext, inputs: Sequence[int | None], states: Sequence[int | float | None]
     ) -> tuple[list[Any], list[Any]]:
         """The outputs and the final states, for the addresses of inputs and states, or numbers."""
-        library, ordinal, stream = context.library, context.device, context.stream
+        library, device, stream = context.library, context.device, context.stream
         outputs, finals = (
-            [
-                None if new is None else library.new(new.shape, new.dtype, ordinal, stream, new.order)
-                for new in specs
-            ]
+            [new and library.new(new.shape, new.dtype, device, stream, new.order) for new in specs]
             for specs in (self.layouts.outputs, self.layouts.finals)
         )
         if self._launch is not None:
@@ -157,27 +144,17 @@ class LaunchPlan:
         return outputs, finals
 
 
-class DeviceScans:
+class DeviceScans(ExecutionContext):
     """Runs the scans of one call on arrays of a device; `HostScans` of the CPU backend has the same interface.
 
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        The arrays of the call by their names. Results are allocated by their library, on its current stream.
+    `arrays` are those of the call by their names. Results are allocated by their library, on its current stream.
     """
 
     def __init__(self, arrays: Mapping[str, Operand]) -> None:
         placement = common_placement({**arrays})
         assert placement is not None
         check_allocates(placement, arrays)
-        self._context = ExecutionContext(arrays, placement)
-
-    def close(self) -> None:
-        self._context.close()
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Operand | None = None) -> DeviceView:
-        """An uninitialised array, laid out as `like` if that has its shape and no broadcast axis."""
-        return self._context.empty(shape, dtype, like)
+        super().__init__(arrays, placement)
 
     def run(
         self, spec: ScanSpec, inputs: Sequence[Operand], states: Sequence[Operand],
@@ -203,9 +180,9 @@ class DeviceScans:
             [_reshaped(describe(s), spec.columns) for s in finals],
         )
         monoid, _ = choose_path(spec, on_device=True)
-        launch = user_scan_launch.prepare(spec, arrays, monoid, self._context.device)
+        launch = user_scan_launch.prepare(spec, arrays, monoid, self.device)
         operands = [each.pointer if isinstance(each, ArrayDescriptor) else each for each in arrays.operands]
-        launch.start(operands, self._context.stream, self._context.allocate)
+        launch.start(operands, self.stream, self.allocate)
         return outputs, finals
 
 

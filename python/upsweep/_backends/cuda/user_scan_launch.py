@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep._backends.cuda import driver, linear_update
-from upsweep._backends.cuda.descriptor import ArrayDescriptor
-from upsweep._backends.cuda.user_scan_layout import Chunks, ScanArrays, column_layout, cut_time
+from upsweep._backends.cuda.descriptor import ArrayDescriptor, ScanArrays
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.scalars import SIZES
 from upsweep._compiler.cuda.scans import render
@@ -35,6 +35,7 @@ from upsweep._compiler.cuda.scans.single_pass import (
 from upsweep._compiler.formulas.nodes import Node
 from upsweep._compiler.recurrences.associative import Monoid, matrix_powers, repeated_factor
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, input_, inputs_read, lifted
+from upsweep._core.layout import merge_axes
 from upsweep._core.user_scan import ScanSpec
 from upsweep._utils.lru_cache import LRUCache
 
@@ -43,15 +44,32 @@ MOST_BYTES = 4096  # of a kernel's arguments
 MOST_BLOCKS = 2**31 - 1  # of a launch
 FEW_CHUNKS = 32  # of a column: one thread joins them
 ORDINARY = 1e75  # below it, products of numbers do not overflow; as in kernels/look_back.cuh
+# Columns times chunks that keep 32 KiB in flight in each processor of a large device; more would only be more to
+# join.
+CHUNKED_COLUMNS = 32_768
+LEAST_CHUNK, WHOLE = 64, 32  # steps: shorter chunks are not worth it; chunks are multiples of 32
+
+
+class Chunks(NamedTuple):
+    """The steps of a chunk, and the number of chunks; the last one may be shorter."""
+
+    steps: int
+    n: int
+
+
+def cut_time(length: int, n_columns: int) -> Chunks:
+    """As many chunks of time as fill the device, together with the columns."""
+    n_chunks = max(1, CHUNKED_COLUMNS // max(n_columns, 1))
+    steps = max(LEAST_CHUNK, -(-length // n_chunks))
+    steps = -(-steps // WHOLE) * WHOLE
+    return Chunks(steps, max(1, -(-length // steps)))
 
 
 class Kernels(NamedTuple):
     """The compiled kernels of a recurrence on a device."""
 
     text: ScanKernels
-    run: Any
-    join_alone: Any
-    join_together: Any
+    functions: dict[str, Any]
     structure: type[ctypes.Structure]
 
 
@@ -100,11 +118,12 @@ def _compile(recurrence: Recurrence, request: ScanRequest, n_numbers: int, devic
         n_arrays = len(request.inputs) + len(request.outputs) + 2 * recurrence.n_states
         raise ValueError(f"update: a scan of {n_arrays} inputs, outputs and states is too large for CUDA")
     module = gpu.load(nvrtc.fetch_or_compile(text.text, text.options, gpu.capability))
-    run = module.function("run_scan")
+    functions = {"run_scan": module.function("run_scan")}
     if text.shared_bytes:
-        run.use_shared(text.shared_bytes)
-    alone, together = (module.function(name) if text.joiners else None for name in ("join_alone", "join_together"))
-    return Kernels(text, run, alone, together, structure)
+        functions["run_scan"].use_shared(text.shared_bytes)
+    if text.joiners:
+        functions |= {name: module.function(name) for name in ("join_alone", "join_together")}
+    return Kernels(text, functions, structure)
 
 
 def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> type[ctypes.Structure]:
@@ -129,7 +148,12 @@ def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> 
 
 
 class _Scan:
-    """The arrays of a scan, by the positions of their addresses in a call, and the axes of their columns."""
+    """The arrays of a scan, by the positions of their addresses in a call, and the axes of their columns.
+
+    `shape` are the axes of the columns, from the outermost in memory to the innermost; contiguous axes are merged.
+    `strides` are those of each array along these axes, in bytes. In `lines`, steps of a column are closer in
+    memory than neighbouring columns.
+    """
 
     def __init__(self, spec: ScanSpec, arrays: ScanArrays, device: int) -> None:
         self.spec, self.arrays, self.device = spec, arrays, device
@@ -137,15 +161,20 @@ class _Scan:
         self.first_output, self.first_state, self.first_final = n_inputs, n_timed, n_timed + len(arrays.states)
         present = {n: array for n, array in enumerate(arrays.operands) if isinstance(array, ArrayDescriptor)}
         self.time_strides = {n: array.strides[0] if n < n_timed else 0 for n, array in present.items()}
-        strides = [array.strides[1:] if n < n_timed else array.strides for n, array in present.items()]
-        positions = list(present)
+        strides = {n: array.strides[1:] if n < n_timed else array.strides for n, array in present.items()}
         # The columns are ordered as in the first array that is not broadcast, outputs before inputs.
-        ranked = sorted(range(len(present)), key=lambda k: not n_inputs <= positions[k] < n_timed)
-        reference = next((k for k in ranked if 0 not in strides[k]), next(iter(ranked), 0))
-        time_strides = (self.time_strides[positions[k]] for k in ranked if positions[k] < n_timed)
-        time_stride = next((stride for stride in time_strides if stride != 0), 0)
-        self.layout = column_layout(spec.columns, strides, time_stride, reference)
-        self.strides = dict(zip(present, self.layout.strides))
+        ranked = sorted(present, key=lambda n: not n_inputs <= n < n_timed)
+        like = next((n for n in ranked if 0 not in strides[n]), next(iter(ranked), 0))
+        reference = strides.get(like, (0,) * len(spec.columns))
+        axes = sorted((d for d, n in enumerate(spec.columns) if n != 1), key=lambda d: (-abs(reference[d]), d))
+        by_array = [[own[d] for d in axes] for own in strides.values()]
+        shape, merged = merge_axes([spec.columns[d] for d in axes], by_array)
+        self.shape, self.lines = tuple(shape) or (1,), True
+        self.strides = {n: tuple(own) or (0,) for n, own in zip(present, merged)}
+        self.n_columns = math.prod(self.shape)
+        if shape:
+            time_stride = next((self.time_strides[n] for n in ranked if self.time_strides[n] != 0), 0)
+            self.lines = 0 < abs(time_stride) < abs(self.strides.get(like, (0,))[-1])
 
     def prepare(
         self, compact: _Compact, *, monoid: Monoid | None = None, is_reduction: bool = False,
@@ -158,12 +187,12 @@ class _Scan:
         chunks before the scan, by `matrix`, what the steps of a chunk multiply with. With `tile`, lines are
         scanned in one pass, and chunks are the runs of a lane. The aggregates of chunks take `n_reduced` bytes.
         """
-        recurrence, layout, arrays = compact.recurrence, self.layout, self.arrays
-        shape, n_columns, chunk_dim = layout.shape, layout.n_columns, -1
+        recurrence, arrays = compact.recurrence, self.arrays
+        shape, n_columns, chunk_dim = self.shape, self.n_columns, -1
         if chunks is not None:  # an axis of the columns: the innermost of lines, else the outermost
-            shape = (*shape, chunks.n) if layout.lines else (chunks.n, *shape)
-            n_columns, chunk_dim = n_columns * chunks.n, len(layout.shape) if layout.lines else 0
-        lines = layout.lines and (chunks is not None or layout.n_columns > 1)
+            shape = (*shape, chunks.n) if self.lines else (chunks.n, *shape)
+            n_columns, chunk_dim = n_columns * chunks.n, len(self.shape) if self.lines else 0
+        lines = self.lines and (chunks is not None or self.n_columns > 1)
         fixed = [self.time_strides[n] == 0 for n in compact.inputs]
         streams = tuple(
             Stream(arrays.inputs[n].dtype, flag, _known_step(arrays.inputs[n]) if tile else 0)
@@ -205,7 +234,7 @@ class _Scan:
                 target.time_stride, strides = self.time_strides[n], self.strides[n]
                 if chunks is not None:
                     step = chunks.steps * self.time_strides[n]
-                    strides = (*strides, step) if layout.lines else (step, *strides)
+                    strides = (*strides, step) if self.lines else (step, *strides)
                 target.strides[:] = strides
 
         for targets, is_fixed in ((call.inputs, False), (call.fixed, True)):
@@ -224,28 +253,30 @@ class _Scan:
             ]
         if tile is not None:
             n_tiles = -(-self.spec.length // tile.steps)
-            call.n_columns, call.chunk, call.n_chunks = layout.n_columns, tile.steps, n_tiles
+            call.n_columns, call.chunk, call.n_chunks = self.n_columns, tile.steps, n_tiles
             call.is_bounded = all(abs(number) < ORDINARY for number in matrix)
-            n_blocks, together = layout.n_columns * n_tiles, bool(tile.stages)
+            n_blocks, together = self.n_columns * n_tiles, bool(tile.stages)
             n_blocks = min(n_processors, n_blocks) if together else n_blocks
-            grids = [(kernels.run, n_blocks, kernels.text.threads)]
+            grids = [("run_scan", n_blocks, kernels.text.threads)]
         else:
             grids, together = [], False
             if monoid is not None and chunks is not None:
                 grids.append(self._join_grid(kernels, chunks))
-            grids.append((kernels.run, *_scan_grid(kernels.text.threads, shape, n_columns, lines, n_processors)))
-        for function, n_blocks, n_threads in grids:
+            grids.append(("run_scan", *_scan_grid(kernels.text.threads, shape, n_columns, lines, n_processors)))
+        for name, n_blocks, n_threads in grids:
             if n_blocks > MOST_BLOCKS:
                 raise ValueError(f"xs: {n_blocks} blocks of columns are too many for one call")
-            sequence.launches.append(driver.Launch(function, n_blocks, n_threads, together=together))
+            sequence.launches.append(
+                driver.Launch(kernels.functions[name], n_blocks, n_threads, together=together)
+            )
         return sequence
 
-    def _join_grid(self, kernels: Kernels, chunks: Chunks) -> tuple[Any, int, int]:
+    def _join_grid(self, kernels: Kernels, chunks: Chunks) -> tuple[str, int, int]:
         """The kernel that joins the chunks, its blocks, and the threads of each."""
-        n_columns, threads = self.layout.n_columns, kernels.text.threads
+        n_columns, threads = self.n_columns, kernels.text.threads
         if chunks.n <= FEW_CHUNKS:
-            return kernels.join_alone, -(-n_columns // threads), threads
-        return kernels.join_together, n_columns, kernels.text.joiners
+            return "join_alone", -(-n_columns // threads), threads
+        return "join_together", n_columns, kernels.text.joiners
 
 
 def _scan_grid(
@@ -285,19 +316,17 @@ def prepare(
     if tiled is not None:
         return tiled
     compact = _compact(recurrence)
-    chunks = None if monoid is None else cut_time(spec.length, scan.layout.n_columns)
+    chunks = None if monoid is None else cut_time(spec.length, scan.n_columns)
     if monoid is None or chunks is None or chunks.n < 2:
         return driver.PreparedCall([scan.prepare(compact)], 0)
     reduction = _compact(replace(monoid.reduce, outputs=()))
-    n_bytes = scan.layout.n_columns * chunks.n * spec.dtype.itemsize  # of one number of each chunk
+    n_bytes = scan.n_columns * chunks.n * spec.dtype.itemsize  # of one number of each chunk
     n_reduced = monoid.reduce.n_states * n_bytes
     matrix = () if monoid.varies else repeated_factor(monoid, spec.dtype, chunks.steps)
     sequences = [
         scan.prepare(reduction, is_reduction=True, chunks=chunks, initial=monoid.start, n_reduced=n_reduced),
-        scan.prepare(
-            compact, monoid=_without_numbers(monoid), chunks=chunks, matrix=matrix, n_reduced=n_reduced
-        ),
-    ]  # fmt: skip
+        scan.prepare(compact, monoid=_without_numbers(monoid), chunks=chunks, matrix=matrix, n_reduced=n_reduced),
+    ]
     return driver.PreparedCall(sequences, n_reduced + recurrence.n_states * n_bytes)
 
 
@@ -306,12 +335,12 @@ def _prepare_tiles(scan: _Scan, monoid: Monoid) -> driver.PreparedCall | None:
     spec, n_states = scan.spec, scan.spec.recurrence.n_states
     compact, plain = _compact_with(spec.recurrence, monoid)
     sizes = [SIZES[scan.arrays.inputs[n].dtype] for n in compact.inputs if scan.time_strides[n] != 0]
-    n_lines, gpu = scan.layout.n_columns, driver.device(scan.device)
+    n_lines, gpu = scan.n_columns, driver.device(scan.device)
     tile = choose_tile_sizes(
         plain, n_states, sizes, [SIZES[array.dtype] for array in scan.arrays.outputs], n_lines, spec.length,
         gpu.n_processors, gpu.shared_bytes,
     )  # fmt: skip
-    if tile is None or not scan.layout.lines or spec.length <= tile.steps:
+    if tile is None or not scan.lines or spec.length <= tile.steps:
         return None
     n_tiles = -(-spec.length // tile.steps)
     if n_lines * n_tiles > MOST_BLOCKS:

@@ -1,4 +1,4 @@
-"""CUDA kernels of loop nests. `te.cuda_function` makes a `program.Program`; `_backends.cuda.loops_launch` runs it.
+"""CUDA kernels of loop nests. `te.cuda_function` makes a `program.Program`; `_backends.cuda.loops` runs it.
 
 The input is the loop nest that LLVM gets, too. `Program` splits it into kernels, and each kernel runs through the
 passes:

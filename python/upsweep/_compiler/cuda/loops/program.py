@@ -1,6 +1,6 @@
 """A loop nest as the kernels of a CUDA device: the pipeline of passes, and the text that NVRTC compiles.
 
-`te.cuda_function` makes a `Program` of a lowered schedule; `_backends.cuda.loops_launch` compiles `Program.render`
+`te.cuda_function` makes a `Program` of a lowered schedule; `_backends.cuda.loops` compiles `Program.render`
 and launches what `Program.plan` says.
 """
 
