@@ -44,8 +44,7 @@ MOST_BYTES = 4096  # of a kernel's arguments
 MOST_BLOCKS = 2**31 - 1  # of a launch
 FEW_CHUNKS = 32  # of a column: one thread joins them
 ORDINARY = 1e75  # below it, products of numbers do not overflow; as in kernels/look_back.cuh
-# Columns times chunks that keep 32 KiB in flight in each processor of a large device; more would only be more to
-# join.
+# Columns times chunks that keep 32 KiB in flight in each processor of a large device; more are only more to join.
 CHUNKED_COLUMNS = 32_768
 LEAST_CHUNK, WHOLE = 64, 32  # steps: shorter chunks are not worth it; chunks are multiples of 32
 
@@ -58,7 +57,7 @@ class Chunks(NamedTuple):
 
 
 def cut_time(length: int, n_columns: int) -> Chunks:
-    """As many chunks of time as fill the device, together with the columns."""
+    """As many chunks of time as fill a large device, together with the columns, on any device."""
     n_chunks = max(1, CHUNKED_COLUMNS // max(n_columns, 1))
     steps = max(LEAST_CHUNK, -(-length // n_chunks))
     steps = -(-steps // WHOLE) * WHOLE
