@@ -14,11 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BlockIntervals", "Integers", "check_blocks", "from_band", "from_clusters", "from_diagonal", "from_mask",
-    "from_radius", "join",
-]  # fmt: skip
-
 Integers = NDArray[np.int64]
 _MAX_CELLS = 1 << 22  # of the part of the matrix of cluster distances that is in memory
 _HASH_SEED = 0x9E3779B97F4A7C15

@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from upsweep._compiler.formulas import derivative, nodes
-from upsweep._compiler.formulas.nodes import KINDS, Node
-
-__all__ = ["KINDS", "Expression", "Leaf", "Meta", "build", "flatten", "join_meta", "transposed"]
+from upsweep._compiler.formulas.nodes import Node
 
 _DERIVED: dict[str, Callable[..., Node]] = {
     "grad": derivative.gradient, "grad_matrix": derivative.gradient_matrix, "diff": derivative.differential,

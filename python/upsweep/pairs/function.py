@@ -26,8 +26,6 @@ from upsweep._utils.integers import as_integer
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.pairs.ranges import as_ranges
 
-__all__ = ["BoundCall", "Input", "PairFunction", "PairProblem", "Sizes", "check_accumulator", "check_k"]
-
 Array = NDArray[Any]
 
 _SUMS = ("sum", "logsumexp", "sumsoftmaxweight")

@@ -13,8 +13,6 @@ from upsweep.pairs.function import Input, PairFunction, check_accumulator, check
 from upsweep.pairs.gradients import value_and_grad
 from upsweep.pairs.printing import describe
 
-__all__ = ["Genred", "generic_argkmin", "generic_argmin", "generic_logsumexp", "generic_sum"]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _VARIABLE = re.compile(r"\bVar\(\s*(\d+)\s*,\s*(\d+)\s*,\s*([012])\s*\)")
 

@@ -22,8 +22,6 @@ from upsweep._compiler.formulas.nodes import Node, variable
 from upsweep._utils.integers import as_integer
 from upsweep.pairs.function import BoundCall, PairFunction, PairProblem, Sizes
 
-__all__ = ["value_and_grad"]
-
 Array = NDArray[Any]
 
 

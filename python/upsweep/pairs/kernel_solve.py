@@ -18,8 +18,6 @@ from upsweep._utils.integers import as_size
 from upsweep.pairs.function import PairFunction
 from upsweep.pairs.genred import Genred
 
-__all__ = ["KernelSolve", "solve"]
-
 
 class KernelSolve:
     """The solution a of ``(K + alpha) a = b``, where K is a positive definite sum over pairs, linear in a.

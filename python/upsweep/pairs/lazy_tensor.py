@@ -19,8 +19,6 @@ from upsweep.pairs.pending import with_numbers_as_arrays
 from upsweep.pairs.printing import describe_expression
 from upsweep.pairs.reductions import Reductions, function_of, take_formula_options
 
-__all__ = ["LazyTensor", "Pm", "Vi", "Vj"]
-
 _IMPORTS = ">>> import numpy as np", ">>> from upsweep import Pm, Vi, Vj"  # of examples
 _FLOATS = {np.dtype(name): name for name in ("float32", "float64")}
 

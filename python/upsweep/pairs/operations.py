@@ -17,8 +17,6 @@ from upsweep._utils.integers import as_integer
 from upsweep.pairs.expression import NO_ARRAYS, Expression, Leaf, Meta, build, flatten, join_meta, transposed
 from upsweep.pairs.ranges import BlockRanges, same_ranges
 
-__all__ = ["Operations"]
-
 # Methods of KeOps that this package does not have: NotImplementedError instead of AttributeError.
 _UNSUPPORTED = {
     "real", "imag", "angle", "conj", "real2complex", "imag2complex", "exp1j", "trace_operator",

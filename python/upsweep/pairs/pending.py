@@ -15,8 +15,6 @@ from upsweep.pairs.function import PairFunction
 from upsweep.pairs.gradients import value_and_grad
 from upsweep.pairs.printing import describe
 
-__all__ = ["PendingReduction", "with_numbers_as_arrays"]
-
 
 class PendingReduction:
     """A reduction that can be printed, called, and differentiated.

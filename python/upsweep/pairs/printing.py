@@ -9,8 +9,6 @@ from upsweep._compiler.lowering.lower import lower
 from upsweep.pairs.expression import build, flatten
 from upsweep.pairs.function import PairFunction
 
-__all__ = ["describe", "describe_expression"]
-
 _STARTS = {
     "sum": "0", "logsumexp": "log 0", "sumsoftmaxweight": "0 / 0", "min": "+inf", "max": "-inf", "argmin": "-1",
     "argmax": "-1", "min_argmin": "+inf, -1", "max_argmax": "-inf, -1",

@@ -16,8 +16,6 @@ from upsweep._utils.lru_cache import LRUCache
 from upsweep.pairs import block_intervals
 from upsweep.pairs.block_intervals import BlockIntervals, Integers, check_blocks
 
-__all__ = ["BlockRanges", "as_ranges", "same_ranges"]
-
 NAMES = ("ranges_i", "slices_i", "redranges_j", "ranges_j", "slices_j", "redranges_i")
 
 

@@ -19,8 +19,6 @@ from upsweep.pairs.function import Input, PairFunction, check_accumulator, check
 from upsweep.pairs.operations import Operations
 from upsweep.pairs.pending import PendingReduction
 
-__all__ = ["Reductions", "function_of", "take_formula_options"]
-
 _functions: LRUCache[Any, PairFunction] = LRUCache(1024)
 _FORMULA_KEYWORDS = ("dtype_acc", "use_double_acc", "sum_scheme")
 _CALL_KEYWORDS = ("backend", "device_id", "ranges", "out", "n_threads", "method")

@@ -18,8 +18,6 @@ from upsweep._compiler.loops.ranges import Ranges
 from upsweep._compiler.loops.traversal import fold, walk
 from upsweep.te.tensors import ComputeOp
 
-__all__ = ["SizeCheck", "check_memory", "check_reads"]
-
 
 @dataclass(frozen=True)
 class SizeCheck:

@@ -13,8 +13,6 @@ from upsweep._compiler.loops.linear import Linear, linear
 from upsweep.te.schedule import Schedule
 from upsweep.te.tensors import ComputeOp, Tensor, reads_of
 
-__all__ = ["Consumer", "expanded_reads", "region_of"]
-
 
 @dataclass
 class Consumer:

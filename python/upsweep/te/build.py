@@ -12,8 +12,6 @@ from upsweep.te.lowering import lower_for
 from upsweep.te.schedule import Schedule
 from upsweep.te.tensors import Tensor
 
-__all__ = ["Lowered", "build", "lower"]
-
 
 class Lowered(str):
     """The text of a loop nest."""

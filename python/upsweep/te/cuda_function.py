@@ -16,8 +16,6 @@ from upsweep._compiler.loops.sizes import Sizes
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.te.function import Arguments, Array, Function
 
-__all__ = ["CudaFunction"]
-
 
 class CudaFunction(Function):
     """A schedule compiled for a CUDA device.

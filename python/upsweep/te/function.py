@@ -31,8 +31,6 @@ from upsweep._utils.lru_cache import LRUCache
 from upsweep.te.lowering import LoweredSchedule, memory_checks
 from upsweep.te.tensors import PlaceholderOp, Tensor
 
-__all__ = ["Arguments", "Array", "Function", "Parameter"]
-
 Array = NDArray[Any]
 
 

@@ -38,8 +38,6 @@ from upsweep.te.storage import Storage, StorageMap
 from upsweep.te.strip_mining import find_strips
 from upsweep.te.tensors import COMBINERS, ComputeOp, PlaceholderOp, Tensor
 
-__all__ = ["LoweredSchedule", "lower_for", "lower_schedule", "memory_checks"]
-
 _INITIAL = {"sum": 0, "prod": 1}
 _MAX_UNROLLED = 128
 

@@ -15,8 +15,6 @@ from upsweep._compiler.loops.linear import linear, same
 from upsweep.te.bounds_checks import check_reads
 from upsweep.te.tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers, reads_of, retyped
 
-__all__ = ["ScanOp", "scan"]
-
 
 class ScanOp(Operation):
     """A recurrence; `times` are the first and the last step that are computed.

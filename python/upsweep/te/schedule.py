@@ -18,8 +18,6 @@ from upsweep.te.bounds_checks import SizeCheck, check_reads
 from upsweep.te.scans import ScanOp
 from upsweep.te.tensors import ComputeOp, Operation, Tensor, inputs_of, producers
 
-__all__ = ["Fuse", "Schedule", "Split", "Stage", "create_schedule", "thread_axis"]
-
 _THREADS = {"blockIdx": "parallel", "threadIdx": "vectorized", "vthread": ""}
 
 

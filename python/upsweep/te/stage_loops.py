@@ -8,8 +8,6 @@ from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of,
 from upsweep._compiler.loops.linear import same, simplified
 from upsweep.te.schedule import Fuse, Split, Stage
 
-__all__ = ["StageLoops", "extent_of"]
-
 
 def extent_of(axis: Axis) -> Expr:
     """The extent of an axis that was created with one."""

@@ -12,8 +12,6 @@ from upsweep._compiler.loops.traversal import fold
 from upsweep.te.schedule import Schedule
 from upsweep.te.tensors import ComputeOp, Tensor
 
-__all__ = ["Storage", "StorageMap"]
-
 
 @dataclass
 class Storage:

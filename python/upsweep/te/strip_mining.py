@@ -16,8 +16,6 @@ from upsweep._compiler.loops.linear import Linear, same
 from upsweep._compiler.loops.ranges import Ranges
 from upsweep._compiler.loops.statements import Allocate, For, Produce, all_statements, loops_in
 
-__all__ = ["find_strips"]
-
 
 def _parallel_loop(access: Access) -> For | None:
     """The outermost parallel loop around an access."""

@@ -22,8 +22,6 @@ from upsweep._compiler.loops.expressions import (
 from upsweep._compiler.loops.linear import MAX_SIZE, Linear, as_index, is_of_data, linear
 from upsweep._compiler.loops.traversal import walk
 
-__all__ = ["ComputeOp", "Operation", "PlaceholderOp", "Tensor", "compute", "placeholder", "reads_of", "var"]
-
 # The operation that combines two values of a reduction.
 COMBINERS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
