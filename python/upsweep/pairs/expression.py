@@ -67,17 +67,18 @@ class Expression:
         return _from_rows, (rows,)
 
 
-def _postorder(root: Expression) -> list[Expression]:
-    """The expressions of a graph, each once, operands before their users; without recursion."""
+def _postorder(*roots: Expression) -> list[Expression]:
+    """The expressions of some graphs, each once, operands from left to right before their users; no recursion."""
     visited: dict[int, Expression] = {}
-    stack = [root]
+    stack = list(reversed(roots))
     while stack:
         each = stack[-1]
-        pending = [] if each._op is None else [arg for arg in each._args if id(arg) not in visited]
-        if pending:
-            stack += pending
-        else:
-            visited[id(stack.pop())] = each
+        if each._op is not None:
+            pending = [arg for arg in each._args if id(arg) not in visited]
+            if pending:
+                stack += pending[::-1]
+                continue
+        visited[id(stack.pop())] = each
     return list(visited.values())
 
 
@@ -128,62 +129,41 @@ def flatten(*roots: Expression, gaps: bool = False) -> tuple[tuple[Any, ...], li
     reached. The last step has the numbers of the roots. With `gaps`, for a part of a formula, positions without a
     symbolic variable have the leaf None; otherwise they are an error.
     """
+    expressions = _postorder(*roots)
+    symbols = [each._args[0] for each in expressions if each._op is None and each._args[0].index is not None]
+    leaves = _by_index(symbols, gaps) if symbols else []
     numbers: dict[int, int] = {}
     positions: dict[Any, int] = {}
-    leaves: list[Leaf] = []
-    symbolic: dict[int, Leaf] = {}
     steps: list[Any] = []
-    stack: list[Expression] = list(reversed(roots))
-    while stack:
-        node = stack[-1]
-        if id(node) in numbers:
-            stack.pop()
-            continue
-        if node._op is None:
-            stack.pop()
-            leaf = node._args[0]
-            if leaf.index is not None:
-                position = -1 - leaf.index
-                first = symbolic.setdefault(leaf.index, leaf)
-                if (first.dim, first.kind) != (leaf.dim, leaf.kind):
-                    both = f"V{first.kind}({first.dim}) and V{leaf.kind}({leaf.dim})"
-                    raise ValueError(f"symbolic variable {leaf.index} is both {both}")
-            else:
-                key = id(leaf.array), leaf.kind
-                position = positions.setdefault(key, len(leaves))
+    for each in expressions:
+        if each._op is None:
+            leaf = each._args[0]
+            position = leaf.index
+            if position is None:
+                position = positions.setdefault((id(leaf.array), leaf.kind), len(leaves))
                 if position == len(leaves):
                     leaves.append(leaf)
             step: tuple[Any, ...] = ("variable", position, leaf.dim, leaf.kind)
         else:
-            pending = [arg for arg in node._args if id(arg) not in numbers]
-            if pending:
-                pending.reverse()
-                stack += pending
-                continue
-            stack.pop()
-            step = (node._op, node._static, *[numbers[id(arg)] for arg in node._args])
-        numbers[id(node)] = len(steps)
+            step = (each._op, each._static, *[numbers[id(arg)] for arg in each._args])
+        numbers[id(each)] = len(steps)
         steps.append(step)
-    if symbolic:
-        steps, leaves = _with_symbols_first(steps, leaves, symbolic, gaps)
     steps.append(tuple([numbers[id(root)] for root in roots]))
     return tuple(steps), leaves
 
 
-def _with_symbols_first(
-    steps: list[Any], leaves: list[Leaf], symbolic: dict[int, Leaf], gaps: bool
-) -> tuple[list[Any], list[Any]]:
-    n_symbols = max(symbolic) + 1
-    missing = [index for index in range(n_symbols) if index not in symbolic]
+def _by_index(leaves: list[Leaf], gaps: bool) -> list[Leaf | None]:
+    """Symbolic variables by index."""
+    symbols: dict[Any, Leaf] = {}
+    for leaf in leaves:
+        first = symbols.setdefault(leaf.index, leaf)
+        if (first.dim, first.kind) != (leaf.dim, leaf.kind):
+            both = f"V{first.kind}({first.dim}) and V{leaf.kind}({leaf.dim})"
+            raise ValueError(f"symbolic variable {leaf.index} is both {both}")
+    missing = [index for index in range(max(symbols)) if index not in symbols]
     if missing and not gaps:
         raise ValueError(f"symbolic variables have to be numbered from 0 without gaps; {missing} are missing")
-    moved = [
-        (step[0], -1 - step[1] if step[1] < 0 else step[1] + n_symbols, *step[2:])
-        if step[0] == "variable"
-        else step
-        for step in steps
-    ]
-    return moved, [symbolic.get(index) for index in range(n_symbols)] + leaves
+    return [symbols.get(index) for index in range(max(symbols) + 1)]
 
 
 def build(steps: Sequence[Any]) -> tuple[Node, ...]:

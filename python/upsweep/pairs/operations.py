@@ -7,7 +7,9 @@ Methods return expressions; nothing is computed. Those that only name an operati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from upsweep._compiler.formulas import nodes, ops
@@ -21,10 +23,6 @@ from upsweep.pairs.ranges import BlockRanges, same_ranges
 _UNSUPPORTED = {
     "real", "imag", "angle", "conj", "real2complex", "imag2complex", "exp1j", "trace_operator",
 }  # fmt: skip
-
-
-def _is_number(value: Any, number: float | None) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == number
 
 
 def _shows(call: str, result: str) -> Callable[..., Any]:
@@ -54,13 +52,28 @@ def _binary(op: str, doc: str, reverse: bool = False, dims: tuple[int, ...] = (3
     return _shows(call, repr(shape))(named(method, op, doc, "Operations"))
 
 
-def _operator(op: str, reverse: bool = False, neutral: float | None = None) -> Callable[..., Any]:
-    """The operator of an operation on two operands; x itself where the other one is the neutral number."""
+def _operator(
+    op: str, special: Mapping[float, Callable[[Any], Any]] = MappingProxyType({}), reverse: bool = False
+) -> Callable[..., Any]:
+    """The operator of an operation on two operands; `special` are the results for some numbers as the other."""
 
     def method(self: Operations, other: Any) -> Any:
-        return self if _is_number(other, neutral) else self._apply(op, other, reverse=reverse)
+        if isinstance(other, (int, float)) and other in special and not isinstance(other, bool):
+            return special[other](self)
+        return self._apply(op, other, reverse=reverse)
 
     return method
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _zero(x: Any) -> int:
+    return 0
+
+
+_FACTORS: dict[float, Callable[[Any], Any]] = {0: _zero, 1: _same, -1: operator.neg}
 
 
 class Operations(Expression):
@@ -154,29 +167,14 @@ class Operations(Expression):
 
     # ---- arithmetic --------------------------------------------------------------------------------------------
 
-    __add__ = _operator("add", neutral=0)
-    __radd__ = _operator("add", reverse=True, neutral=0)
-    __sub__ = _operator("sub", neutral=0)
-
-    def __rsub__(self, other: Any) -> Any:
-        return -self if _is_number(other, 0) else self._apply("sub", other, reverse=True)
-
-    def __mul__(self, other: Any, reverse: bool = False) -> Any:
-        if _is_number(other, 0):
-            return 0
-        if _is_number(other, 1):
-            return self
-        return -self if _is_number(other, -1) else self._apply("mul", other, reverse=reverse)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self.__mul__(other, True)
-
-    __truediv__ = _operator("div", neutral=1)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        if _is_number(other, 0):
-            return 0
-        return self._apply("inverse") if _is_number(other, 1) else self._apply("div", other, reverse=True)
+    __add__ = _operator("add", {0: _same})
+    __radd__ = _operator("add", {0: _same}, reverse=True)
+    __sub__ = _operator("sub", {0: _same})
+    __rsub__ = _operator("sub", {0: operator.neg}, reverse=True)
+    __mul__ = _operator("mul", _FACTORS)
+    __rmul__ = _operator("mul", _FACTORS, reverse=True)
+    __truediv__ = _operator("div", {1: _same})
+    __rtruediv__ = _operator("div", {0: _zero, 1: lambda x: x._apply("inverse")}, reverse=True)
 
     def __or__(self, other: Any, reverse: bool = False) -> Any:
         """``x | y``: the scalar product of features."""
@@ -195,10 +193,8 @@ class Operations(Expression):
     def __pow__(self, other: Any) -> Any:
         if type(other) is int:
             return self._apply("square") if other == 2 else self._apply("pow", static=(other,))
-        if _is_number(other, 0.5):
-            return self._apply("sqrt")
-        if _is_number(other, -0.5):
-            return self._apply("rsqrt")
+        if isinstance(other, float) and other in (0.5, -0.5):
+            return self._apply("sqrt" if other > 0 else "rsqrt")
         return self._apply("powf", other)
 
     __rpow__ = _operator("powf", reverse=True)
