@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from pair_cases import join
 from upsweep import BlockRanges, Genred, LazyTensor, Vi, Vj, reference
 from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep.cluster import cluster_ranges, from_matrix, grid_cluster, sort_clusters
-from upsweep.pairs.block_intervals import join
 
 M, N, D = 40, 30, 2
 

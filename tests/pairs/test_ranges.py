@@ -5,9 +5,10 @@ import pickle
 
 import numpy as np
 import pytest
+from pair_cases import join
 from upsweep import Vi, Vj
 from upsweep.cluster import from_matrix, swap_axes
-from upsweep.pairs.block_intervals import BlockIntervals, join
+from upsweep.pairs.block_intervals import BlockIntervals
 from upsweep.pairs.ranges import BlockRanges, as_ranges
 
 

@@ -136,6 +136,15 @@ def some_ranges(rng, n_rows, n_columns, n_blocks, empty=True):
     return BlockIntervals(edges, np.cumsum(counts), np.stack([starts, ends], axis=1))
 
 
+def join(parts, n_rows, n_columns):
+    """One set of pairs of all batch entries: the inverse of `BlockIntervals.split`."""
+    return BlockIntervals.from_counts(
+        np.concatenate([part.blocks + k * n_rows for k, part in enumerate(parts)]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.columns + k * n_columns for k, part in enumerate(parts)]),
+    )
+
+
 # ---- comparisons -----------------------------------------------------------------------------------------------
 
 

@@ -151,15 +151,6 @@ class BlockIntervals(_Arrays):
         return parts
 
 
-def join(parts: list[BlockIntervals], n_rows: int, n_columns: int) -> BlockIntervals:
-    """The inverse of `split`."""
-    return BlockIntervals.from_counts(
-        np.concatenate([part.blocks + k * n_rows for k, part in enumerate(parts)]),
-        np.concatenate([part.counts for part in parts]),
-        np.concatenate([part.columns + k * n_columns for k, part in enumerate(parts)]),
-    )
-
-
 # ---- patterns of pairs, which `BlockRanges` constructs ---------------------------------------------------------
 
 
@@ -222,25 +213,6 @@ def from_radius(
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(counts))]) if counts else np.zeros(1, np.int64)
     clusters = np.concatenate(indices) if indices else np.zeros(0, np.int64)
     return from_clusters(ranges_i, ranges_j, indptr, clusters)
-
-
-def from_band(n_i: int, n_j: int, lower: int | None, upper: int | None, block: int) -> BlockIntervals:
-    """Columns i - lower to i + upper of each row i (None: unbounded); a block has the columns of all its rows."""
-    starts = np.arange(0, n_i, block)
-    ends = np.minimum(starts + block, n_i)
-    left = np.zeros_like(starts) if lower is None else np.clip(starts - lower, 0, n_j)
-    right = np.full_like(starts, n_j) if upper is None else np.clip(ends + upper, 0, n_j)
-    right = np.maximum(left, right)
-    return BlockIntervals.from_counts(
-        np.stack([starts, ends], 1), np.ones(len(starts)), np.stack([left, right], 1)
-    )
-
-
-def from_diagonal(sizes_i: Any, sizes_j: Any) -> BlockIntervals:
-    """Block k of rows with block k of columns."""
-    ends_i, ends_j = np.cumsum(sizes_i, dtype=np.int64), np.cumsum(sizes_j, dtype=np.int64)
-    rows = np.stack([ends_i - sizes_i, ends_i], axis=1)
-    return BlockIntervals.from_counts(rows, np.ones(len(rows)), np.stack([ends_j - sizes_j, ends_j], axis=1))
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------

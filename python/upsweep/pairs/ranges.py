@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,6 @@ class BlockRanges(Sequence[Any]):
         self._check = check
         self._agree = derived or not check
         self._shape = None if shape is None else (as_size(shape[0], "shape"), as_size(shape[1], "shape"))
-        self._split: dict[tuple[Any, ...], list[BlockIntervals]] = {}
         if check:
             self._check_bounds(*(self._shape or (None, None)))
 
@@ -87,11 +86,8 @@ class BlockRanges(Sequence[Any]):
         """From valid `BlockIntervals`, unchecked."""
         self = cls.__new__(cls)
         self._rows, self._columns, self._shape = rows, columns, shape
-        self._check, self._agree, self._split = False, True, {}
+        self._check, self._agree = False, True
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_split": {}}
 
     def _check_bounds(self, n_i: int | None, n_j: int | None) -> None:
         self._rows.check(NAMES[:3], n_i, n_j)
@@ -110,7 +106,7 @@ class BlockRanges(Sequence[Any]):
         >>> upsweep.BlockRanges.from_matrix([[0, 2], [2, 5]], [[0, 4]], [[True], [False]])
         BlockRanges(2 blocks; 8 of 5 x 4 pairs)
         """
-        keep = _on_host(keep, "keep").astype(bool)
+        keep = _on_host(keep).astype(bool)
         rows, columns = _intervals(ranges_i, "ranges_i"), _intervals(ranges_j, "ranges_j")
         if keep.shape != (len(rows), len(columns)):
             raise ValueError(f"keep: expected shape {(len(rows), len(columns))}, got {keep.shape}")
@@ -121,7 +117,7 @@ class BlockRanges(Sequence[Any]):
     @_shows(">>> upsweep.BlockRanges.from_mask(np.tri(3, dtype=bool))", "BlockRanges(3 blocks; 6 of 3 x 3 pairs)")
     def from_mask(cls, mask: Any) -> BlockRanges:
         """From a bool matrix (M, N) of the pairs themselves."""
-        mask = _on_host(mask, "mask").astype(bool)
+        mask = _on_host(mask).astype(bool)
         if mask.ndim != 2:
             raise ValueError(f"mask: expected shape (M, N), got {mask.shape}")
         return cls._of(block_intervals.from_mask(mask), mask.shape)
@@ -171,7 +167,7 @@ class BlockRanges(Sequence[Any]):
         """
         rows = _intervals(ranges_i, "ranges_i")
         columns = rows if ranges_j is None else _intervals(ranges_j, "ranges_j")
-        x, y = _on_host(x, "x"), _on_host(y, "y")
+        x, y = _on_host(x), _on_host(y)
         if not radius >= 0:
             raise ValueError(f"radius: expected at least 0, got {radius}")
         if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
@@ -204,9 +200,14 @@ class BlockRanges(Sequence[Any]):
 
     @classmethod
     def _banded(cls, n_i: int, n_j: int, lower: int | None, upper: int | None, block: int) -> BlockRanges:
+        """Columns ``i - lower`` to ``i + upper`` of each row i; None: unbounded."""
         for name, value, least in (("n_i", n_i, 0), ("n_j", n_j, 0), ("block", block, 1)):
             as_size(value, name, least)
-        return cls._of(block_intervals.from_band(n_i, n_j, lower, upper, block), (n_i, n_j))
+        starts = np.arange(0, n_i, block)
+        ends = np.minimum(starts + block, n_i)
+        left = np.zeros_like(starts) if lower is None else np.clip(starts - lower, 0, n_j)
+        right = np.full_like(starts, n_j) if upper is None else np.clip(ends + upper, 0, n_j)
+        return cls._of_blocks((starts, ends), (left, np.maximum(left, right)), (n_i, n_j))
 
     @classmethod
     @_shows(">>> upsweep.BlockRanges.block_diagonal([2, 3])", "BlockRanges(2 blocks; 13 of 5 x 5 pairs)")
@@ -218,7 +219,15 @@ class BlockRanges(Sequence[Any]):
             raise ValueError(f"sizes_j: expected one size for each of {len(rows)} blocks, got {columns.shape}")
         if (rows < 0).any() or (columns < 0).any():
             raise ValueError("sizes_i: expected sizes of at least 0")
-        return cls._of(block_intervals.from_diagonal(rows, columns), (int(rows.sum()), int(columns.sum())))
+        ends_i, ends_j = np.cumsum(rows), np.cumsum(columns)
+        shape = int(rows.sum()), int(columns.sum())
+        return cls._of_blocks((ends_i - rows, ends_i), (ends_j - columns, ends_j), shape)
+
+    @classmethod
+    def _of_blocks(cls, rows: Any, columns: Any, shape: tuple[int, int]) -> BlockRanges:
+        """From the starts and ends of blocks of rows, and those of the columns of each."""
+        intervals = BlockIntervals.from_counts(np.stack(rows, 1), np.ones(len(rows[0])), np.stack(columns, 1))
+        return cls._of(intervals, shape)
 
     # ---- used by reductions ------------------------------------------------------------------------------------
 
@@ -271,12 +280,13 @@ class BlockRanges(Sequence[Any]):
         """The pairs of all batch entries alike, or one set for each entry if indices count through all entries."""
         if n_entries == 1 or self.fits(n_i, n_j):
             return self.intervals(rows, n_i, n_j)
-        key = rows, n_i, n_j, n_entries
-        if key not in self._split:
-            whole = self.intervals(rows, n_entries * n_i, n_entries * n_j)
-            sizes = (n_i, n_j) if rows == "i" else (n_j, n_i)
-            self._split[key] = whole.split(n_entries, *sizes, NAMES[0 if rows == "i" else 3])
-        return self._split[key]
+        whole = self.intervals(rows, n_entries * n_i, n_entries * n_j)
+        sizes = (n_i, n_j) if rows == "i" else (n_j, n_i)
+        name = NAMES[0 if rows == "i" else 3]
+        split: list[BlockIntervals] = whole.plan(
+            ("batch", n_entries, *sizes), lambda each: each.split(n_entries, *sizes, name)
+        )
+        return split
 
     # ---- for users ---------------------------------------------------------------------------------------------
 
@@ -301,9 +311,6 @@ class BlockRanges(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         return (*self._rows, *self._transposed())[index]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((*self._rows, *self._transposed()))
 
     def __repr__(self) -> str:
         n_i, n_j = self.shape
@@ -346,7 +353,7 @@ class BlockRanges(Sequence[Any]):
 # ---- arrays of any library on the host -------------------------------------------------------------------------
 
 
-def _on_host(value: Any, name: str) -> NDArray[Any]:
+def _on_host(value: Any) -> NDArray[Any]:
     if type(value) is np.ndarray:
         return value
     if _arrays.any_torch(value):
@@ -357,7 +364,7 @@ def _on_host(value: Any, name: str) -> NDArray[Any]:
 
 
 def _integers(value: Any, name: str) -> Integers:
-    array = _on_host(value, name)
+    array = _on_host(value)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"{name}: expected integers, got dtype {array.dtype}")
     return array.astype(np.int64)  # a copy, so that checked arrays do not change
@@ -399,12 +406,12 @@ def as_ranges(ranges: Any, *sizes: int) -> BlockRanges | None:
         parts = list(ranges)
         contents = tuple((id(part), getattr(part, "_version", None)) for part in parts)
     else:
-        parts = [None if part is None else _on_host(part, "ranges") for part in ranges]
+        parts = [None if part is None else _on_host(part) for part in ranges]
         contents = tuple(None if part is None else (part.shape, part.dtype.str, part.tobytes()) for part in parts)
     return _checked.get_or_build((*sizes, contents), lambda: (parts, BlockRanges(parts)))[1]
 
 
 def same_ranges(a: Any, b: Any) -> bool:
     """Whether two arguments `ranges` have equal arrays."""
-    parts = [[None if part is None else _on_host(part, "ranges") for part in ranges] for ranges in (a, b)]
+    parts = [[None if part is None else _on_host(part) for part in ranges] for ranges in (a, b)]
     return len(parts[0]) == len(parts[1]) and all(map(np.array_equal, *parts))
