@@ -7,7 +7,7 @@ from te_reference import Reference
 from upsweep import te
 from upsweep._compiler.llvm.loops.matmul import shared_sums
 from upsweep._compiler.loops.statements import For, inner_statements
-from upsweep.te.lowering import lower_schedule
+from upsweep.te.lowering import lower_for
 
 pytest.importorskip("llvmlite")
 
@@ -59,7 +59,7 @@ def test_rows_share_what_they_read_of_each_gate():
     h, W = te.placeholder((B, H), name="h"), te.placeholder((4, H, H), name="W")
     k = te.reduce_axis((0, H), "k")
     product = te.compute((B, 4, H), lambda b, g, j: te.sum(h[b, k] * W[g, k, j], axis=k), name="product")
-    body, _ = lower_schedule(te.create_schedule(product.op), [h, W, product])
+    body = lower_for(te.create_schedule(product.op), [h, W, product]).body
     (form, *_) = (form for form in map(shared_sums, loops(body)) if form is not None)
     assert form.rows.axis.name == "b" and form.columns.axis.name == "j"
     assert [each.axis.name for each in form.between] == ["g"]

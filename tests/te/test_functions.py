@@ -7,7 +7,7 @@ from te_reference import Reference, run_nest
 from upsweep import te
 from upsweep._compiler.llvm.loops.few_columns import few_columns_form
 from upsweep._compiler.loops.statements import Produce, all_statements
-from upsweep.te.lowering import lower_schedule
+from upsweep.te.lowering import lower_for
 
 pytest.importorskip("llvmlite")
 
@@ -184,7 +184,7 @@ def test_few_columns_keep_their_state_in_registers(n, n_threads):
     results = te.scan(inits, [first, second], [one, two])
     s = te.create_schedule(results[0].op)
     (produce,) = (
-        each for each in all_statements(lower_schedule(s, [X, *results])[0])
+        each for each in all_statements(lower_for(s, [X, *results]).body)
         if isinstance(each, Produce) and each.strips
     )  # fmt: skip
     form = few_columns_form(produce)
@@ -374,7 +374,8 @@ def test_inputs_computed_in_the_loop_of_a_scan(where):
         x = np.random.default_rng(size).normal(size=(5, size))
         expected = Reference({m: 5, n: size}, {X: x})[scan]
         walked = np.full(x.shape, np.nan)
-        run_nest(*lower_schedule(s, [X, scan]), [x, walked], {m: 5, n: size})
+        lowered = lower_for(s, [X, scan])
+        run_nest(lowered.body, lowered.buffers, [x, walked], {m: 5, n: size})
         np.testing.assert_allclose(walked, expected, rtol=1e-12)
         np.testing.assert_allclose(run(x), expected, rtol=1e-12)
 

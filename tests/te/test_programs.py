@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 from te_programs import Program
 from te_reference import run_nest
 from upsweep import te
-from upsweep.te.lowering import lower_schedule
+from upsweep.te.lowering import lower_for
 
 pytest.importorskip("llvmlite")
 
@@ -21,7 +21,8 @@ def test_random_programs(data):
     x, expected = program.case(data.draw)
 
     walked = [np.full(x.shape, np.nan) for _ in args[1:]]
-    run_nest(*lower_schedule(s, args), [x, *walked], program.sizes)
+    lowered = lower_for(s, args)
+    run_nest(lowered.body, lowered.buffers, [x, *walked], program.sizes)
     outputs = [np.full(x.shape, np.nan) for _ in args[1:]]
     function = te.build(s, args)
     function(x, *outputs)

@@ -78,9 +78,9 @@ def with_tensors(function: Any, values: Sequence[Any], n_threads: int | None) ->
         if result is None and signature is not None:
             function.prepared[signature] = function.prepare(arrays, arrays[0].origin.ordinal)
     if result is None:
-        for value in function.outputs_among(values):
-            if isinstance(value, Tensor):
-                torch.autograd.graph.increment_version(value)
+        for position in function.output_positions:
+            if isinstance(values[position], Tensor):
+                torch.autograd.graph.increment_version(values[position])
         return None
     if function.is_on_device:
         return result

@@ -53,18 +53,15 @@ def _span(index: Expr, consumer: Consumer) -> tuple[Linear, Linear] | None:
 
 
 def _union(spans: list[tuple[Linear, Linear] | None]) -> tuple[Linear, Linear] | None:
-    result: tuple[Linear, Linear] | None = None
-    for span in spans:
-        if span is None:
-            return None
-        if result is None:
-            result = span
-            continue
-        below, above = span[0].plus(result[0], -1), span[1].plus(result[1], -1)
+    """The span around several; None where one is unknown, or their ends differ by more than a constant."""
+    known = [span for span in spans if span is not None]
+    low, high = known[0] if known else (Linear(0), Linear(0))
+    for first, last in known[1:]:
+        below, above = first.plus(low, -1), last.plus(high, -1)
         if below.terms or above.terms:
             return None
-        result = (span[0] if below.constant < 0 else result[0], span[1] if above.constant > 0 else result[1])
-    return result
+        low, high = first if below.constant < 0 else low, last if above.constant > 0 else high
+    return (low, high) if len(known) == len(spans) else None
 
 
 def region_of(

@@ -62,11 +62,6 @@ class CudaFunction(Function):
         """Whether a call has all arrays, and the function takes no sizes as arguments."""
         return len(values) == len(self._args) == len(self._parameters)
 
-    @property
-    def output_positions(self) -> list[int]:
-        """The positions of the results among its arrays."""
-        return [position for position, parameter in enumerate(self._parameters) if parameter.is_output]
-
     def prepare(self, views: Sequence[Array], device: int) -> Any:
         """The part that calls on a device with all arrays like these have in common."""
         arguments, sizes = self._check_arguments(views)

@@ -43,6 +43,7 @@ class Parameter:
 
     def __init__(self, tensor: Tensor, known: set[str]) -> None:
         self.tensor, self.name, self.dtype = tensor, tensor.name, np.dtype(tensor.dtype)
+        self.origin = f"{self.name} is made at {tensor.op.line}"  # the end of messages
         self.is_output = not isinstance(tensor.op, PlaceholderOp)
         self.extents = [evaluator(extent) for extent in tensor.shape]
         self.bound: list[tuple[int, str]] = []
@@ -56,11 +57,7 @@ class Parameter:
 
     def _shape_error(self, shape: tuple[int, ...], detail: str = "") -> ValueError:
         expected = f"({', '.join(map(repr, self.tensor.shape))}{',' * (self.tensor.ndim == 1)})"
-        return ValueError(f"{self.name}: expected shape {expected}{detail}, got {shape}; {self._origin()}")
-
-    def _origin(self) -> str:
-        """The end of a message: the line of the user's program that made the tensor."""
-        return f"{self.name} is made at {self.tensor.op.line}"
+        return ValueError(f"{self.name}: expected shape {expected}{detail}, got {shape}; {self.origin}")
 
     def check_sizes(self, shape: tuple[int, ...], sizes: Sizes) -> None:
         """Raise where a shape disagrees with the sizes."""
@@ -80,7 +77,7 @@ class Parameter:
             if isinstance(array, _arrays.DeviceView) and not on_device:
                 raise TypeError(f"{self.name}: built for the CPU, got an array of a device")
         if array.dtype != self.dtype and array.dtype.newbyteorder("=") != self.dtype:
-            raise TypeError(f"{self.name}: expected dtype {self.dtype.name}, got {array.dtype}; {self._origin()}")
+            raise TypeError(f"{self.name}: expected dtype {self.dtype.name}, got {array.dtype}; {self.origin}")
         if array.ndim != self.tensor.ndim:
             raise self._shape_error(array.shape)
         if self.is_output and not array.flags.writeable:
@@ -123,18 +120,20 @@ class Function:
     def __init__(self, lowered: LoweredSchedule, compile_now: bool = True) -> None:
         self._lowered = lowered
         self.name, self.text = lowered.name, nest_text(lowered.body)
-        self._args, tensors = lowered.args, lowered.tensors
-        known = {key(arg) for arg in lowered.size_args}
+        self._args, tensors = lowered.args, [arg for arg in lowered.args if isinstance(arg, Tensor)]
+        known = {key(arg) for arg in lowered.args if isinstance(arg, Expr)}
         # Sizes come from inputs rather than from results, which may be missing.
         inputs_first = sorted(tensors, key=lambda tensor: not isinstance(tensor.op, PlaceholderOp))
         parameters = {id(tensor): Parameter(tensor, known) for tensor in inputs_first}
         self._parameters = [parameters[id(tensor)] for tensor in tensors]
         self._outputs = [p for p in self._parameters if p.is_output]
+        results = {id(parameter.tensor) for parameter in self._outputs}
+        self.output_positions = [n for n, arg in enumerate(self._args) if id(arg) in results]
         self._scratch: list[tuple[np.dtype[Any], list[Callable[[Sizes], int]]]] = []
         self._plans: LRUCache[Any, Plan] = LRUCache(64)  # by the arrays of a call, without their addresses
         self._latest: Plan | None = None
         self._code: Any = None
-        self._takes_arrays_alone = not lowered.size_args
+        self._takes_arrays_alone = len(tensors) == len(self._args)
         self._sizes = lowered.sizes
         for size in self._sizes:
             if key(size) not in known:
@@ -277,15 +276,6 @@ class Function:
             if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):
                 values = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
                 raise ValueError(f"{message}, with {values}")
-
-    @_shows(">>> function.outputs_among([np.zeros(2), np.ones(2)])", "[array([1., 1.])]")
-    def outputs_among(self, values: Sequence[Any]) -> list[Any]:
-        """The results among a call's arguments."""
-        return [
-            value
-            for arg, value in zip(self._args, values)
-            if isinstance(arg, Tensor) and not isinstance(arg.op, PlaceholderOp)
-        ]
 
     def _plain(self, parameter: Parameter, array: Array, arguments: Arguments) -> Array:
         """An array that the kernel can use: the argument, or a copy; also where it overlaps a result."""

@@ -34,7 +34,7 @@ from upsweep.te.bounds_inference import Consumer, expanded_reads, region_of
 from upsweep.te.scans import ScanOp
 from upsweep.te.schedule import Schedule, Stage
 from upsweep.te.stage_loops import StageLoops, extent_of
-from upsweep.te.storage import Storage, StorageMap
+from upsweep.te.storage import StorageMap
 from upsweep.te.strip_mining import find_strips
 from upsweep.te.tensors import COMBINERS, ComputeOp, PlaceholderOp, Tensor
 
@@ -75,7 +75,6 @@ class _Lowering:
         self.ranges: dict[Axis, tuple[Expr, Expr]] = {}  # of the loops around what is being written
         self.at: dict[tuple[Stage, Axis], list[Stage]] = {}
         self.written: set[Stage] = set()
-        self.inits = {id(tensor.op) for scan in schedule.scans for tensor in scan.init}
         self.buffers = [Buffer(tensor.name, tensor.shape, tensor.dtype) for tensor in args]
         for tensor, buffer in zip(args, self.buffers):
             self.storage.assign(tensor, buffer)
@@ -89,7 +88,7 @@ class _Lowering:
             op = stage.op
             if isinstance(op, ScanOp):
                 steps.append(self._scan(stage, op))
-            elif isinstance(op, ComputeOp) and not (id(op) in self.inits or stage.is_inside):
+            elif isinstance(op, ComputeOp) and not (op in self.schedule.inits or stage.is_inside):
                 tensor = op.outputs[0]
                 self.storage.of(tensor)
                 steps.append(Produce(tensor.name, self._whole_stage(stage)))
@@ -189,7 +188,7 @@ class _Lowering:
             marks[data[-1]].add("vectorized")
             # The initial steps of a scan are shared among threads as the others are, by columns.
             op = stage.op
-            is_init = isinstance(op, ComputeOp) and id(op) in self.inits and data[0] is op.axis[0]
+            is_init = isinstance(op, ComputeOp) and op in self.schedule.inits and data[0] is op.axis[0]
             columns = data[1:] if is_init else data
             if columns and len(self.storage.scopes) == 1:  # outside of parallel loops
                 marks[columns[0]].add("parallel")
@@ -248,7 +247,8 @@ class _Lowering:
             assert isinstance(op, ComputeOp)
             self._check_all_readers(producer, consumers)
             first, extents = region_of(op.outputs[0], consumers, self.ranges, self.schedule)
-            self.storage.allocate_region(op.outputs[0], first, extents, -1)
+            dims = [d for d, extent in enumerate(extents) if constant_of(extent) != 1]
+            self.storage.allocate(op.outputs[0], first, extents, dims, scope=-1)
             inner = dict(zip(op.axis, extents)) | {axis: extent_of(axis) for axis in op.reduce_axis}
             values = {axis: binary("add", low, axis) for axis, low in zip(op.axis, first)}
             consumers.append(Consumer(op, values, inner))
@@ -331,18 +331,10 @@ class _Lowering:
             if result is not None:
                 steps.append(self._whole_stage(stage, {each.axis[0]: t}, result))
                 continue
-            buffer = Buffer(tensor.name, tensor.shape[1:], tensor.dtype)
-            zeros = [index_const(0)] * (tensor.ndim - 1)
-            self.storage.by_tensor[tensor] = Storage(buffer, (t, *zeros), tuple(range(1, tensor.ndim)))
-            self.storage.scopes[0].append(buffer)
+            first = (t, *[index_const(0)] * (tensor.ndim - 1))
+            self.storage.allocate(tensor, first, tensor.shape, range(1, tensor.ndim))
             steps.append(Produce(tensor.name, self._whole_stage(stage, {each.axis[0]: t})))
         return block_of(*steps)
-
-
-def lower_schedule(schedule: Schedule, args: Sequence[Tensor]) -> tuple[Statement, list[Buffer]]:
-    """The loop nest of a schedule, and its buffers of the arguments."""
-    lowering = _Lowering(schedule, args)
-    return lowering.run(), lowering.buffers
 
 
 class LoweredSchedule(NamedTuple):
@@ -357,18 +349,9 @@ class LoweredSchedule(NamedTuple):
     checks: list[SizeCheck]  # of the schedule
     free_axes: list[Axis]  # of stages that the schedule leaves open
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The arguments that are tensors."""
-        return [arg for arg in self.args if isinstance(arg, Tensor)]
 
-    @property
-    def size_args(self) -> list[Expr]:
-        """The arguments that are sizes."""
-        return [arg for arg in self.args if isinstance(arg, Expr)]
-
-
-def _check_arguments(schedule: Any, args: Any) -> None:
+def _check_arguments(schedule: Any, args: Any) -> list[Tensor]:
+    """The tensors among the arguments; raises where there cannot be a function of these."""
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule: expected te.create_schedule(...), got {schedule!r}")
     if not isinstance(args, (list, tuple)):
@@ -376,13 +359,14 @@ def _check_arguments(schedule: Any, args: Any) -> None:
     for position, arg in enumerate(args):
         if not isinstance(arg, Tensor) and not (isinstance(arg, Expr) and arg.op == "var"):
             raise TypeError(f"args: expected tensors, and sizes from te.var; args[{position}] is {arg!r}")
-    _check_tensors(schedule, [arg for arg in args if isinstance(arg, Tensor)])
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    _check_tensors(schedule, tensors)
+    return tensors
 
 
 def _check_tensors(schedule: Schedule, tensors: list[Tensor]) -> None:
     """Raise unless these are results and all placeholders that they need, once each, or other placeholders."""
     own = {id(stage.op) for stage in schedule.stages}
-    states = {id(state.op) for scan in schedule.scans for state in scan.state}
     for tensor in tensors:
         if id(tensor.op) not in own and not isinstance(tensor.op, PlaceholderOp):
             raise ValueError(
@@ -392,25 +376,24 @@ def _check_tensors(schedule: Schedule, tensors: list[Tensor]) -> None:
         if tensors.count(tensor) > 1:
             raise ValueError(f"args: {tensor.name} is given twice")
     for stage in schedule.stages:
-        is_needed = isinstance(stage.op, PlaceholderOp) and id(stage.op) not in states
+        is_needed = isinstance(stage.op, PlaceholderOp) and stage.op not in schedule.states
         if is_needed and stage.op.outputs[0] not in tensors:
             name, line = stage.op.outputs[0].name, stage.op.line
             raise ValueError(f"args: {name} (made at {line}) is read, but not among the arguments")
     for tensor in tensors:
-        if id(tensor.op) in states:
+        if tensor.op in schedule.states:
             raise ValueError(f"args: {tensor.name} is a scan's state; the scan's result is what can be asked for")
         if id(tensor.op) in own and schedule[tensor].is_inside:
             raise ValueError(
                 f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument"
             )
-        if isinstance(tensor.op, ComputeOp) and any(tensor in scan.init for scan in schedule.scans):
+        if tensor.op in schedule.inits:
             raise ValueError(f"args: {tensor.name} is the init of a scan; it is in the first steps of the result")
 
 
-def _sizes_of(schedule: Schedule, args: Sequence[Tensor | Expr]) -> list[Expr]:
+def _sizes_of(schedule: Schedule, args: Sequence[Tensor | Expr], tensors: Sequence[Tensor]) -> list[Expr]:
     """All symbolic sizes of a schedule, those among the arguments first."""
-    tensors = [arg for arg in args if isinstance(arg, Tensor)]
-    tensors += [tensor for stage in schedule.stages for tensor in stage.op.outputs]
+    tensors = [*tensors, *(tensor for stage in schedule.stages for tensor in stage.op.outputs)]
     exprs = [arg for arg in args if isinstance(arg, Expr)]
     exprs += [extent for tensor in tensors for extent in tensor.shape]
     for stage in schedule.stages:
@@ -433,10 +416,10 @@ def lower_for(
     schedule: Schedule, args: Sequence[Tensor | Expr], name: str = "lower", device: int | None = None
 ) -> LoweredSchedule:
     """Lower a schedule for calls with these arguments, which are checked."""
-    _check_arguments(schedule, args)
-    body, buffers = lower_schedule(schedule, [arg for arg in args if isinstance(arg, Tensor)])
+    tensors = _check_arguments(schedule, args)
+    lowering = _Lowering(schedule, tensors)
+    body = lowering.run()
     open_stages = [stage for stage in schedule.stages if not stage.touched]
     free_axes = [leaf for stage in open_stages for leaf in stage.leaves if leaf.kind == "data"]
-    return LoweredSchedule(
-        name, list(args), device, body, buffers, _sizes_of(schedule, args), schedule.checks, free_axes
-    )
+    sizes = _sizes_of(schedule, args, tensors)
+    return LoweredSchedule(name, list(args), device, body, lowering.buffers, sizes, schedule.checks, free_axes)

@@ -33,13 +33,13 @@ _shows = partial(
 
 @dataclass(frozen=True)
 class Split:
-    """parent = outer * size of inner + inner; `factor` is that size, or `n_parts` that of the outer one."""
+    """parent = outer * size of inner + inner; the size of one of the two, `fixed`, is `n_steps`."""
 
     parent: Axis
     outer: Axis
     inner: Axis
-    factor: int
-    n_parts: int
+    n_steps: int
+    fixed: Axis
 
 
 @dataclass(frozen=True)
@@ -179,21 +179,17 @@ class Stage:
         """
         if (factor is None) == (nparts is None):
             raise self._error("split: one of factor= and nparts=")
-        factor = 0 if factor is None else self._parts("factor", factor)
-        nparts = 0 if nparts is None else self._parts("nparts", nparts)
+        what, value = ("nparts", nparts) if factor is None else ("factor", factor)
+        try:
+            n_steps = as_size(value, what, 1)
+        except (TypeError, ValueError):
+            raise self._error(f"split: {what} is an integer from 1, got {value!r}") from None
         place = self._check(parent)
         outer = Axis(f"{parent.name}.outer", None, parent.kind)
         inner = Axis(f"{parent.name}.inner", None, parent.kind)
         self.leaves[place : place + 1] = [outer, inner]
-        self.relations.append(Split(parent, outer, inner, factor, nparts))
+        self.relations.append(Split(parent, outer, inner, n_steps, fixed=outer if factor is None else inner))
         return outer, inner
-
-    def _parts(self, what: str, value: Any) -> int:
-        """A positive integer, also one of numpy."""
-        try:
-            return as_size(value, what, 1)
-        except (TypeError, ValueError):
-            raise self._error(f"split: {what} is an integer from 1, got {value!r}") from None
 
     @_shows(">>> s[Z].fuse(i, j)", "i.j.fused")
     def fuse(self, outer: Axis, inner: Axis) -> Axis:
@@ -332,13 +328,15 @@ class Schedule:
             order += [*op.body, *(state.op for state in op.state), op] if isinstance(op, ScanOp) else [op]
         order = list(dict.fromkeys(order))
         self.scans = [op for op in order if isinstance(op, ScanOp)]
-        # The scan in whose loop a stage is computed, or a state is stored.
-        owners: dict[Operation, ScanOp] = {stage: scan for scan in self.scans for stage in scan.body}
-        self.stages = [Stage(self, op, owners.get(op)) for op in order]
-        owners |= {state.op: scan for scan in self.scans for state in scan.state}
+        # The scan in whose loop a stage is computed, a state is stored, or an init is computed.
+        bodies: dict[Operation, ScanOp] = {stage: scan for scan in self.scans for stage in scan.body}
+        self.states: dict[Operation, ScanOp] = {state.op: scan for scan in self.scans for state in scan.state}
+        inits = [(init.op, scan) for scan in self.scans for init in scan.init]
+        self.inits: dict[Operation, ScanOp] = {op: scan for op, scan in inits if isinstance(op, ComputeOp)}
+        self.stages = [Stage(self, op, bodies.get(op)) for op in order]
         for stage in self.stages:
             self._check_sizes(stage)
-        self._check_readers(order, owners)
+        self._check_readers(order, bodies | self.states)
 
     def _check_sizes(self, stage: Stage) -> None:
         op = stage.op
@@ -350,13 +348,10 @@ class Schedule:
 
     def _check_readers(self, order: list[Operation], owners: dict[Operation, ScanOp]) -> None:
         """Raise where a stage of a scan's loop is read from outside of it."""
-        inits: dict[Operation, ScanOp] = {
-            init.op: scan for scan in self.scans for init in scan.init if isinstance(init.op, ComputeOp)
-        }
         for op in order:
             for tensor in inputs_of(op):
                 access = f"{op.line}: {op.name} reads {tensor.name}"
-                owner, init_of = owners.get(tensor.op), inits.get(tensor.op)
+                owner, init_of = owners.get(tensor.op), self.inits.get(tensor.op)
                 if owner is not None and owners.get(op) is not owner:
                     raise ValueError(
                         f"{access} of {owner.name}'s loop from outside of it; read the scan's result instead"

@@ -54,11 +54,9 @@ class StageLoops:
                 self._unfuse(relation)
 
     def _split_extent(self, relation: Split) -> None:
-        parts = relation.factor or relation.n_parts
-        fixed = index_const(parts)
-        rest = simplified(binary("floordiv", self.extents[relation.parent] + (parts - 1), fixed))
-        both = (rest, fixed) if relation.factor else (fixed, rest)
-        self.extents[relation.outer], self.extents[relation.inner] = both
+        n_steps = index_const(relation.n_steps)
+        rest = simplified(binary("floordiv", self.extents[relation.parent] + (relation.n_steps - 1), n_steps))
+        self.extents |= {relation.outer: rest, relation.inner: rest, relation.fixed: n_steps}
 
     def _join(self, relation: Split) -> None:
         """The value of a split axis, and its guard where the split is inexact."""

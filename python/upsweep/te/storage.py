@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from upsweep._compiler.loops.expressions import Expr, binary, constant_of, index_const, load
+from upsweep._compiler.loops.expressions import Expr, binary, index_const, load
 from upsweep._compiler.loops.linear import simplified
 from upsweep._compiler.loops.statements import Buffer
 from upsweep._compiler.loops.traversal import fold
@@ -39,9 +39,11 @@ class StorageMap:
         zeros = tuple(index_const(0) for _ in tensor.shape)
         self.by_tensor[tensor] = Storage(buffer, zeros, tuple(range(tensor.ndim)))
 
-    def allocate_region(self, tensor: Tensor, first: Sequence[Expr], extents: Sequence[Expr], scope: int) -> None:
-        """Hold a region of a tensor in a new buffer of a scope, without the dimensions of extent 1."""
-        dims = tuple(d for d, extent in enumerate(extents) if constant_of(extent) != 1)
+    def allocate(
+        self, tensor: Tensor, first: Sequence[Expr], extents: Sequence[Expr], dims: Iterable[int], scope: int = 0
+    ) -> None:
+        """Hold a region of a tensor in a new buffer of a scope, which has these dimensions of it."""
+        dims = tuple(dims)
         buffer = Buffer(tensor.name, tuple(extents[d] for d in dims), tensor.dtype)
         self.by_tensor[tensor] = Storage(buffer, tuple(first), dims)
         self.scopes[scope].append(buffer)
@@ -49,9 +51,7 @@ class StorageMap:
     def of(self, tensor: Tensor) -> Storage:
         """The storage of a tensor; where it has none yet, a new buffer that lives in the whole nest."""
         if tensor not in self.by_tensor:
-            buffer = Buffer(tensor.name, tensor.shape, tensor.dtype)
-            self.scopes[0].append(buffer)
-            self.assign(tensor, buffer)
+            self.allocate(tensor, [index_const(0)] * tensor.ndim, tensor.shape, range(tensor.ndim))
         return self.by_tensor[tensor]
 
     def element(self, tensor: Tensor, indices: Sequence[Expr]) -> tuple[Buffer, tuple[Expr, ...]]:
