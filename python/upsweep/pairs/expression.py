@@ -56,10 +56,10 @@ class Expression:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the graph as rows: pickle and deepcopy recurse, and expressions may be deep."""
-        numbers: dict[int, int] = {}
+        graph = postorder(self)
+        numbers = dict(zip(graph, range(len(graph))))
         rows: list[tuple[Any, ...]] = []
-        for each in _postorder(self):
-            numbers[id(each)] = len(rows)
+        for each in graph.values():
             args = each._args if each._op is None else tuple(numbers[id(arg)] for arg in each._args)
             rows.append(
                 (type(each), each._op, args, each._static, each._meta, each.ndim, each.ranges, each.backend)
@@ -67,19 +67,21 @@ class Expression:
         return _from_rows, (rows,)
 
 
-def _postorder(*roots: Expression) -> list[Expression]:
-    """The expressions of some graphs, each once, operands from left to right before their users; no recursion."""
-    visited: dict[int, Expression] = {}
-    stack = list(reversed(roots))
+def postorder(*roots: Expression) -> dict[int, Any]:
+    """The expressions of some graphs by id, operands from left to right before their users; without recursion."""
+    visited: dict[int, Any] = {}
+    stack: list[Any] = [*reversed(roots)]
     while stack:
-        each = stack[-1]
-        if each._op is not None:
-            pending = [arg for arg in each._args if id(arg) not in visited]
-            if pending:
-                stack += pending[::-1]
-                continue
-        visited[id(stack.pop())] = each
-    return list(visited.values())
+        each = stack.pop()
+        if each is None:  # the operands of the expression below it are visited
+            each = stack.pop()
+            visited[id(each)] = each
+        elif id(each) not in visited:
+            if each._op is None:
+                visited[id(each)] = each
+            else:
+                stack += (each, None, *reversed(each._args))
+    return visited
 
 
 def _from_rows(rows: list[tuple[Any, ...]]) -> Expression:
@@ -129,13 +131,13 @@ def flatten(*roots: Expression, gaps: bool = False) -> tuple[tuple[Any, ...], li
     reached. The last step has the numbers of the roots. With `gaps`, for a part of a formula, positions without a
     symbolic variable have the leaf None; otherwise they are an error.
     """
-    expressions = _postorder(*roots)
-    symbols = [each._args[0] for each in expressions if each._op is None and each._args[0].index is not None]
+    graph = postorder(*roots)
+    numbers = dict(zip(graph, range(len(graph))))
+    symbols = [each._args[0] for each in graph.values() if each._op is None and each._args[0].index is not None]
     leaves = _by_index(symbols, gaps) if symbols else []
-    numbers: dict[int, int] = {}
     positions: dict[Any, int] = {}
     steps: list[Any] = []
-    for each in expressions:
+    for each in graph.values():
         if each._op is None:
             leaf = each._args[0]
             position = leaf.index
@@ -143,11 +145,9 @@ def flatten(*roots: Expression, gaps: bool = False) -> tuple[tuple[Any, ...], li
                 position = positions.setdefault((id(leaf.array), leaf.kind), len(leaves))
                 if position == len(leaves):
                     leaves.append(leaf)
-            step: tuple[Any, ...] = ("variable", position, leaf.dim, leaf.kind)
+            steps.append(("variable", position, leaf.dim, leaf.kind))
         else:
-            step = (each._op, each._static, *[numbers[id(arg)] for arg in each._args])
-        numbers[id(each)] = len(steps)
-        steps.append(step)
+            steps.append((each._op, each._static, *[numbers[id(arg)] for arg in each._args]))
     steps.append(tuple([numbers[id(root)] for root in roots]))
     return tuple(steps), leaves
 
@@ -180,18 +180,3 @@ def build(steps: Sequence[Any]) -> tuple[Node, ...]:
             derived = _DERIVED.get(op)
             built.append(nodes.make(op, *args, static=static) if derived is None else derived(*args))
     return tuple(built[number] for number in steps[-1])
-
-
-def transposed(root: Any, copy: Any) -> Any:
-    """The expression with rows and columns exchanged; `copy` makes an expression like another of new operands."""
-    copies: dict[int, Any] = {}
-    swapped: dict[int, Leaf] = {}
-    for node in _postorder(root):
-        if node._op is None:
-            leaf = node._args[0]
-            kind = {"i": "j", "j": "i", "p": "p"}[leaf.kind]
-            args: tuple[Any, ...] = (swapped.setdefault(id(leaf), Leaf(leaf.array, kind, leaf.dim, leaf.index)),)
-        else:
-            args = tuple(copies[id(arg)] for arg in node._args)
-        copies[id(node)] = copy(node, args)
-    return copies[id(root)]

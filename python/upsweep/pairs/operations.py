@@ -16,7 +16,7 @@ from upsweep._compiler.formulas import nodes, ops
 from upsweep._compiler.formulas.nodes import text
 from upsweep._utils.examples import named, with_example
 from upsweep._utils.integers import as_integer
-from upsweep.pairs.expression import NO_ARRAYS, Expression, Leaf, Meta, build, flatten, join_meta, transposed
+from upsweep.pairs.expression import NO_ARRAYS, Expression, Leaf, Meta, build, flatten, join_meta, postorder
 from upsweep.pairs.ranges import BlockRanges, same_ranges
 
 # Methods of KeOps that this package does not have: NotImplementedError instead of AttributeError.
@@ -396,14 +396,19 @@ class Operations(Expression):
     @_shows("Vi(0, 3).t().formula", "'Var(0,3,1)'")
     def t(self) -> Any:
         """The same values with rows and columns exchanged."""
-
-        def copy(node: Any, args: tuple[Any, ...]) -> Any:
-            meta = node._meta
-            new = node._new(node._op, args, node._static, node.ndim, meta._replace(ni=meta.nj, nj=meta.ni))
-            new.ranges = None
-            return new
-
-        result, ranges = transposed(self, copy), self.ranges
+        copies: dict[int, Any] = {}
+        swapped: dict[int, Leaf] = {}
+        for node in postorder(self).values():
+            if node._op is None:
+                leaf = node._args[0]
+                kind = {"i": "j", "j": "i", "p": "p"}[leaf.kind]
+                args = [swapped.setdefault(id(leaf), Leaf(leaf.array, kind, leaf.dim, leaf.index))]
+            else:
+                args = [copies[id(arg)] for arg in node._args]
+            meta = node._meta._replace(ni=node._meta.nj, nj=node._meta.ni)
+            copies[id(node)] = node._new(node._op, tuple(args), node._static, node.ndim, meta)
+            copies[id(node)].ranges = None
+        result, ranges = copies[id(self)], self.ranges
         if ranges is not None:
             result.ranges = ranges.T if isinstance(ranges, BlockRanges) else (*ranges[3:6], *ranges[:3])
         return result
