@@ -44,7 +44,6 @@ def reduce(function: Function, arrays: Sequence[Any], ranges: Any, n_threads: in
 
 
 def _tensors(function: Function, arrays: Sequence[Any]) -> list[Tensor]:
-    function.check_number(len(arrays))
     return [scan.as_tensor(array, each.name, None) for each, array in zip(function.inputs, arrays)]
 
 

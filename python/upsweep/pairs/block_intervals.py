@@ -168,21 +168,15 @@ def from_clusters(ranges_i: Integers, ranges_j: Integers, indptr: Integers, indi
 
 def from_mask(mask: NDArray[np.bool_]) -> BlockIntervals:
     """Runs of true entries in each row; adjacent rows that are equal form one block."""
-    n_rows = mask.shape[0]
-    if n_rows == 0:
-        return BlockIntervals.from_counts([], [], [])
-    new = np.ones(n_rows, bool)
+    new = np.ones(len(mask), bool)
     new[1:] = (mask[1:] != mask[:-1]).any(axis=1)
     first = np.flatnonzero(new)
-    blocks = np.stack([first, np.append(first[1:], n_rows)], axis=1)
-    padded = np.zeros((len(first), mask.shape[1] + 2), np.int8)
-    padded[:, 1:-1] = mask[first]
-    steps = np.diff(padded, axis=1)
+    edges = np.append(first, len(mask))
+    outside = np.zeros((len(first), 1), np.int8)
+    steps = np.diff(mask[first].astype(np.int8), axis=1, prepend=outside, append=outside)
     owner, starts = np.nonzero(steps == 1)
-    ends = np.nonzero(steps == -1)[1]
-    return BlockIntervals.from_counts(
-        blocks, np.bincount(owner, minlength=len(first)), np.stack([starts, ends], axis=1)
-    )
+    counts, ends = np.bincount(owner, minlength=len(first)), np.nonzero(steps == -1)[1]
+    return BlockIntervals.from_counts(np.stack([edges[:-1], edges[1:]], 1), counts, np.stack([starts, ends], 1))
 
 
 def _boxes(x: NDArray[Any], ranges: Integers) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -200,7 +194,7 @@ def from_radius(
 ) -> BlockIntervals:  # fmt: skip
     """All pairs of clusters whose bounding boxes are no farther apart than `radius`."""
     (low_i, high_i), (low_j, high_j) = _boxes(x, ranges_i), _boxes(y, ranges_j)
-    counts, indices = [], []
+    counts, indices = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
     step = max(_MAX_CELLS // max(low_j.size, 1), 1)
     for begin in range(0, len(ranges_i), step):
         part = slice(begin, begin + step)
@@ -210,9 +204,7 @@ def from_radius(
         keep = squares <= radius * radius
         counts.append(keep.sum(axis=1))
         indices.append(np.nonzero(keep)[1])
-    indptr = np.concatenate([[0], np.cumsum(np.concatenate(counts))]) if counts else np.zeros(1, np.int64)
-    clusters = np.concatenate(indices) if indices else np.zeros(0, np.int64)
-    return from_clusters(ranges_i, ranges_j, indptr, clusters)
+    return from_clusters(ranges_i, ranges_j, np.cumsum(np.concatenate(counts)), np.concatenate(indices))
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------

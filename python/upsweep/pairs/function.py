@@ -138,6 +138,9 @@ class BoundCall(NamedTuple):
     cotangent: Any
     placement: _arrays.Placement | None
 
+    def run(self) -> tuple[Any, ...]:
+        return self.problem.run(self.operands)
+
 
 class PairFunction:
     """A formula of inputs and its reduction, for arrays of any dtype.
@@ -157,18 +160,15 @@ class PairFunction:
         # Errors that do not depend on the dtype are raised here.
         PairReduction(formula, reduction, weight, rows, k, "float64", "float64")
 
-    def of(self, dtype: str) -> PairReduction:
-        """The reduction of arrays of this dtype."""
+    def of(self, dtype: str | None = None) -> PairReduction:
+        """The reduction of arrays of this dtype; by default the most recent new one, at first that of float64."""
+        dtype = dtype or next(reversed(self._reductions), "float64")
         reduction = self._reductions.get(dtype)
         if reduction is None:
             reduction = self._reductions[dtype] = PairReduction(
                 self.formula, self.reduction, self.weight, self.rows, self.k, dtype, self._accumulator(dtype)
             )
         return reduction
-
-    def last_dtype(self) -> str:
-        """The dtype of the most recent new reduction; float64 before the first call."""
-        return next(iter(reversed(self._reductions)), "float64")
 
     def _accumulator(self, dtype: str) -> str:
         if dtype in _HALF:
@@ -208,7 +208,7 @@ class PairFunction:
                 # fails if an import changes the registry of packages that it guards.
                 handlers("torch")
             results = self.dispatch(
-                _run, "reduce", arrays, ranges=ranges, n_threads=n_threads, device=device, method=method
+                BoundCall.run, "reduce", arrays, ranges=ranges, n_threads=n_threads, device=device, method=method
             )
         if len(results) == 1 and out is None and not self.k:
             return results[0]
@@ -224,6 +224,7 @@ class PairFunction:
         `run` computes the result of a `BoundCall` on arrays of numpy, dask, or of a device; tensors go to the
         function `torch_handler` of `_torch.pairs`, with the other keywords.
         """
+        self.check_number(len(arrays))
         if _arrays.any_dask(*arrays, cotangent):
             return run(self._bind_lazy(arrays, cotangent, ranges, n_threads, device, method))
         refuse_method(method)
@@ -233,7 +234,6 @@ class PairFunction:
                 keywords["cotangent"] = cotangent
             handler = getattr(handlers("torch").pairs, torch_handler)
             return handler(self, arrays, ranges, n_threads, **keywords)
-        self.check_number(len(arrays))
         if _arrays.any_dlpack_only(*arrays):
             _arrays.refuse_device(device, "arrays of other libraries")
 
@@ -259,7 +259,6 @@ class PairFunction:
                 "ranges: do not go with dask arrays, whose blocks would cut them; call each block of rows with "
                 "its own"
             )
-        self.check_number(len(arrays))
         named = [(each.name, array) for each, array in zip(self.inputs, arrays)]
         seed = [] if cotangent is None else [("cotangent", cotangent)]
         operands = handlers("dask").pairs.operands(named + seed)
@@ -378,10 +377,6 @@ class PairFunction:
             check_writeable(out)
         out[...] = result
         return out
-
-
-def _run(bound: BoundCall) -> tuple[Any, ...]:
-    return bound.problem.run(bound.operands)
 
 
 def _native(array: Array) -> Array:

@@ -7,6 +7,7 @@ is the formula's gradient at the selected pairs, added up by row or by column. T
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from upsweep import _arrays, bincounts
 from upsweep._compiler.formulas import adjoint
@@ -22,35 +22,33 @@ from upsweep._compiler.formulas.nodes import Node, variable
 from upsweep._utils.integers import as_integer
 from upsweep.pairs.function import BoundCall, PairFunction, PairProblem, Sizes
 
-Array = NDArray[Any]
+Array = Any  # of numpy, cupy or dask
 
 
 def value_and_grad(
     function: PairFunction, arrays: Sequence[Any], cotangent: Any = None, wrt: Sequence[int] | None = None,
     ranges: Any = None, n_threads: int | None = None,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> Any:  # fmt: skip
     """The result of a call, and the gradients of ``sum(cotangent * result)`` in the inputs at positions `wrt`."""
     if function.reduction not in adjoint.DIFFERENTIABLE:
         raise ValueError(f"reduction: {function.reduction} has no gradient; its result are indices")
-    function.check_number(len(arrays))
     positions = range(len(function.inputs)) if wrt is None else _check_positions(wrt, len(function.inputs))
 
     def run(bound: BoundCall) -> tuple[Any, Any]:
         placement = bound.placement
-        if placement is None:
-            return _Gradients(function, bound, np).value_and_grad(positions)
-        if placement.library.numpy_like is None:
+        xp: Any = np if placement is None else placement.library.numpy_like
+        if placement is not None and xp is None:
             raise TypeError(
                 f"{function.inputs[0].name}: explicit gradients are of arrays of numpy, torch and cupy, not of a "
                 f"{placement.library.name}"
             )
-        with placement.library.on(placement.ordinal):
-            return _Gradients(function, bound, placement.library.numpy_like).value_and_grad(positions)
+        with contextlib.nullcontext() if placement is None else placement.library.on(placement.ordinal):
+            gradients = _Gradients(function, bound, xp)
+            return function.shaped(gradients.results), tuple(map(gradients.at, positions))
 
-    result: tuple[Any, Any] = function.dispatch(
+    return function.dispatch(
         run, "value_and_grad", arrays, cotangent=cotangent, ranges=ranges, n_threads=n_threads, positions=positions
     )
-    return result
 
 
 def _check_positions(wrt: Sequence[int], n_inputs: int) -> list[int]:
@@ -80,9 +78,6 @@ class _Gradients:
         self.results = self._run(self.problem, self.arrays)
         self.cotangent = self._check(bound.cotangent)
 
-    def value_and_grad(self, positions: Sequence[int]) -> tuple[Any, Any]:
-        return self.function.shaped(self.results), tuple(self._gradient(position) for position in positions)
-
     def _run(self, problem: PairProblem, arrays: Sequence[Array]) -> tuple[Array, ...]:
         return problem.run(arrays if self.is_lazy else [_arrays.as_operand(array, "array") for array in arrays])
 
@@ -90,32 +85,29 @@ class _Gradients:
         """The cotangent in the shape of the backends' results: batch + (rows, dim)."""
         values = self.results[0]
         if cotangent is None:
-            ones: Array = self.xp.ones_like(values)
-            return ones
+            return self.xp.ones_like(values)
         is_plain = self.xp is np and not _arrays.any_dask(cotangent)
         array = _arrays.as_array(cotangent, "cotangent") if is_plain else cotangent
         shape = self.function.shaped((values,)).shape
         if array.shape != shape:
             raise ValueError(f"cotangent: expected the result's shape, {shape}, got {array.shape}")
-        reshaped: Array = array.astype(values.dtype, copy=False).reshape(values.shape)
-        return reshaped
+        return array.astype(values.dtype, copy=False).reshape(values.shape)
 
-    def _gradient(self, position: int) -> Array:
+    def at(self, position: int) -> Array:
+        """The gradient in the input at a position."""
         of = adjoint.variable_at(self.reduction, position)
         argument = self.arguments[position]
         if of is None:
-            zeros: Array = self.xp.zeros_like(argument)
-            return zeros
-        is_sum = self.function.reduction in adjoint.SUMS
-        gradient = self._of_sum(of) if is_sum else self._of_extreme(of)
+            return self.xp.zeros_like(argument)
+        if self.function.reduction in adjoint.SUMS:
+            pulled = self.problem.with_reduction(adjoint.pullback(self.reduction, of, len(self.arrays)))
+            (gradient,) = self._run(pulled, [*self.arrays, self.cotangent, *self._residuals])
+        else:
+            gradient = self._of_extreme(of)
         axes = adjoint.broadcast_axes(gradient.shape, self.arrays[position].shape)
         if axes:
             gradient = gradient.sum(axis=axes, keepdims=True, dtype=np.float64).astype(gradient.dtype)
         return gradient.reshape(argument.shape)
-
-    def _of_sum(self, of: Node) -> Array:
-        pulled = self.problem.with_reduction(adjoint.pullback(self.reduction, of, len(self.arrays)))
-        return self._run(pulled, [*self.arrays, self.cotangent, *self._residuals])[0]
 
     @cached_property
     def _residuals(self) -> list[Array]:
@@ -129,8 +121,7 @@ class _Gradients:
 
     def _finite(self, log_totals: Array) -> Array:
         """+inf instead of the -inf of rows without pairs, so that exp(F - inf) = 0."""
-        finite: Array = self.xp.where(log_totals == -np.inf, np.inf, log_totals)
-        return finite.astype(log_totals.dtype, copy=False)
+        return self.xp.where(log_totals == -np.inf, np.inf, log_totals).astype(log_totals.dtype, copy=False)
 
     def _of_extreme(self, of: Node) -> Array:
         """The gradients of the selected pairs, one for each row, feature and rank among the K smallest."""
@@ -140,7 +131,7 @@ class _Gradients:
         indices = self._indices.reshape(*batch, n_rows, k, dim)
         cotangents = self.cotangent.reshape(indices.shape)
         by_column = kind not in ("p", self.reduction.rows)
-        total: Array = self.xp.zeros((*batch, n_columns if by_column else n_rows, of.dim), self.cotangent.dtype)
+        total = self.xp.zeros((*batch, n_columns if by_column else n_rows, of.dim), self.cotangent.dtype)
         if n_columns == 0:
             return total
         for feature in range(dim):
@@ -179,19 +170,16 @@ class _Gradients:
         if kind == "p":
             return array
         wide = self.xp.broadcast_to(array, (*self.sizes.batch, *array.shape[-2:]))
-        gathered: Array
         if kind == self.reduction.rows:
-            gathered = self.xp.repeat(wide, k, axis=-2)
-        else:
-            gathered = self.xp.take_along_axis(wide, self.xp.maximum(columns, 0)[..., None], axis=-2)
-        return gathered
+            return self.xp.repeat(wide, k, axis=-2)
+        return self.xp.take_along_axis(wide, self.xp.maximum(columns, 0)[..., None], axis=-2)
 
     def _scatter_sum(self, part: Array, columns: Array, shape: tuple[int, ...]) -> Array:
         """The rows of `part` added to the rows `columns` of an array of this shape."""
         n_entries, (n_rows, dim) = math.prod(shape[:-2]), shape[-2:]
         first = self.xp.arange(n_entries).reshape(*shape[:-2], 1) * n_rows
         keys = self.xp.where(columns < 0, -1, columns + first).reshape(-1)
-        sums: Array = bincounts.bincount(
+        sums = bincounts.bincount(
             keys, part.reshape(-1, dim), length=n_entries * n_rows, invalid="drop", deterministic=True,
             dtype=part.dtype, n_threads=self.problem.n_threads,
         )  # fmt: skip

@@ -59,7 +59,7 @@ def describe(
 def _loops(function: PairFunction, names: dict[str, str], batch: tuple[int, ...]) -> list[str]:
     rows = function.rows
     columns = "j" if rows == "i" else "i"
-    reduction = function.of(function.last_dtype())
+    reduction = function.of()
     by_level: dict[str, list[str]] = {"p": [], "i": [], "j": [], "ij": []}
     program = str(lower(reduction)).splitlines()
     steps = [line for line in program if line[:3].strip() in by_level]

@@ -33,7 +33,9 @@ class StageLoops:
         self.marks: dict[Axis, frozenset[str]] = {leaf: frozenset({mark}) for leaf, mark in stage.marks.items()}
         for relation in stage.relations:
             if isinstance(relation, Split):
-                self._split_extent(relation)
+                extent, n_steps = self.extents[relation.parent], index_const(relation.n_steps)
+                rest = simplified(binary("floordiv", extent + (relation.n_steps - 1), n_steps))
+                self.extents |= {relation.outer: rest, relation.inner: rest, relation.fixed: n_steps}
             else:
                 inner = self.extents[relation.inner]
                 self.extents[relation.fused] = binary("mul", self.extents[relation.outer], inner)
@@ -52,11 +54,6 @@ class StageLoops:
                 self._join(relation)
             else:
                 self._unfuse(relation)
-
-    def _split_extent(self, relation: Split) -> None:
-        n_steps = index_const(relation.n_steps)
-        rest = simplified(binary("floordiv", self.extents[relation.parent] + (relation.n_steps - 1), n_steps))
-        self.extents |= {relation.outer: rest, relation.inner: rest, relation.fixed: n_steps}
 
     def _join(self, relation: Split) -> None:
         """The value of a split axis, and its guard where the split is inexact."""
