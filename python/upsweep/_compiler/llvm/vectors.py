@@ -210,9 +210,9 @@ class Body:
         return result
 
     def define(self, signature: str) -> str:
-        """The whole function, with what it needs after it."""
-        lines = [f"define {signature} {{", "start:", *self.entry, *self.lines, "}"]
-        return "\n".join(lines) + "\n"
+        """The whole function; one without a result returns at its end."""
+        end = ["  ret void"] if "void @" in signature else []
+        return "\n".join([f"define {signature} {{", "start:", *self.entry, *self.lines, *end, "}\n"])
 
 
 _ATTRIBUTES = """\

@@ -15,11 +15,11 @@ from collections.abc import Collection, Sequence
 
 from upsweep._compiler.llvm.loops.few_columns import few_columns_form, write_few_columns
 from upsweep._compiler.llvm.loops.matmul import shared_sums, write_shared_sums
-from upsweep._compiler.llvm.loops.parallel_for import NEEDS, POLL, parallel_for_text
+from upsweep._compiler.llvm.loops.parallel_for import write_launch, write_worker
 from upsweep._compiler.llvm.loops.vectorize import View
 from upsweep._compiler.llvm.loops.writer import LoopWriter, Module
 from upsweep._compiler.llvm.target import Target
-from upsweep._compiler.llvm.vectors import Value
+from upsweep._compiler.llvm.vectors import Body, Value
 from upsweep._compiler.loops.cost import strip_bytes, strip_work
 from upsweep._compiler.loops.expressions import ITEM_BYTES, Axis, Expr, constant_of, has_loads, mentions
 from upsweep._compiler.loops.reductions import accumulated, innermost_store, paired_steps
@@ -204,7 +204,7 @@ class StatementWriter(LoopWriter):
         for loop in loops:
             inner.ranges[id(loop)] = ("%low", "%high")
         inner.write(statement)
-        module.finish(inner, f"internal void {name}(ptr %context, i64 %low, i64 %high) #0")
+        module.finish(inner.body, f"internal void {name}(ptr %context, i64 %low, i64 %high) #0")
         extent = self.lanes.index(loops[0].extent)
         bytes_each = self.lanes.index(strip_bytes(loops))
         work = self.lanes.index(strip_work(statement, loops))
@@ -221,15 +221,16 @@ def render(
 ) -> str:
     """The module of a nest. `args` has the buffers of the call, then those of the whole nest, then the sizes.
 
-    `symbols` are the functions that it may call: without OpenMP's nothing is parallel, without `POLL` no loop
-    polls.
+    `symbols` are the functions that it may call: without OpenMP's nothing is parallel, without `upsweep_poll` no
+    loop polls.
     """
     module = Module(buffers, sizes, target, symbols)
     kernel = StatementWriter(module, "%args")
     kernel.load_arguments()
     kernel.write(body)
-    module.finish(kernel, "void @kernel(ptr %args, i64 %n_threads) #0")
+    module.finish(kernel.body, "void @kernel(ptr %args, i64 %n_threads) #0")
     if module.n_regions:
-        module.functions.append(parallel_for_text(module.polls))
-        module.needs |= {name: text for name, text in NEEDS.items() if module.polls or name != f"@{POLL}"}
+        worker, launch = Body(), Body()
+        module.finish(worker, write_worker(worker, module.polls))
+        module.finish(launch, write_launch(launch))
     return module.text()

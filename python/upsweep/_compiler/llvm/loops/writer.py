@@ -62,11 +62,10 @@ class Module:
         self.needs: dict[str, str] = {}
         self.n_regions = 0
 
-    def finish(self, function: LoopWriter, signature: str) -> None:
+    def finish(self, function: Body, signature: str) -> None:
         """Add a function that is written."""
-        function.body.do("ret void")
-        self.functions.append(function.body.define(signature))
-        self.needs |= function.body.needs
+        self.functions.append(function.define(signature))
+        self.needs |= function.needs
 
     def text(self) -> str:
         return module(self.functions, self.needs)

@@ -99,6 +99,5 @@ def prepare_function(
             for lane in range(v.lanes):
                 one = body.emit(f"extractelement {v.kind} {value}, i64 {lane}")
                 body.do(f"store {v.scalar} {one}, ptr {address(place, lane)}")
-    body.do("ret void")
     signature = "void @prepare(ptr noalias %columns, i64 %columns_stride, ptr noalias %params, i64 %n_columns) #0"
     return body.define(signature), body.needs

@@ -250,7 +250,6 @@ class _Kernel:
                 block.again = body.emit(f"icmp ult i64 {end}, %n_columns")
         else:
             self.write_block("0", "%n_columns")
-        body.do("ret void")
         signature = (
             "void @tile(ptr noalias %rows, i64 %rows_stride, ptr noalias %columns, i64 %columns_stride, "
             "ptr noalias %params, i64 %n_columns, i64 %first, ptr noalias %state, ptr noalias %workspace) #0"

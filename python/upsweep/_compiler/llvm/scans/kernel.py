@@ -115,7 +115,6 @@ class StepFunction:
 
     def text(self, signature: str) -> str:
         """The module with the function."""
-        self.body.do("ret void")
         return module([self.body.define(signature)], self.body.needs)
 
 
@@ -275,7 +274,6 @@ def render_turn(target: Target, bits: int) -> str:
     for n, value in enumerate(turned(v, rows)):
         offset = body.emit(f"mul i64 %to_stride, {n}")
         v.store(value, body.emit(f"getelementptr i8, ptr %to, i64 {offset}"))
-    body.do("ret void")
     signature = "void @turn(ptr noalias %from, i64 %from_stride, ptr noalias %to, i64 %to_stride) #0"
     return module([body.define(signature)], body.needs)
 
