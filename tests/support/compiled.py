@@ -19,7 +19,6 @@ def vector_function(name, dtype, level, n_args=1, **keywords):
     with body.loop("loop", "%n", step=v.lanes) as loop:
         inputs = [v.load(v.at(f"%in{k}", loop.index)) for k in range(n_args)]
         v.store(FUNCTIONS[name](v, *inputs, **keywords), v.at("%out", loop.index))
-    body.do("ret void")
     parameters = "".join(f"ptr %in{k}, " for k in range(n_args))
     text = module([body.define(f"void @f({parameters}ptr %out, i64 %n) #0")], body.needs)
     code = jit.Loaded(jit.compile_object(text, target), target)

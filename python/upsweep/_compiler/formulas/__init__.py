@@ -10,7 +10,6 @@ turns a formula into instructions.
                   rules                             simplification
                     v
        cotangents, derivative, adjoint              derivatives of nodes, of formulas, of reductions over pairs
-       scalar_ops                                   operations of recurrences only, and their derivatives
                     v
        reduction, reference                         the problem, its numpy implementation
 

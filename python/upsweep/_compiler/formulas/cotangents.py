@@ -8,7 +8,7 @@ The cotangent that enters a branch that is not chosen is 0, but derivatives insi
 NaN, and 0 times those is NaN. A select is therefore not multiplied with the following factors: it is removed from
 the cotangent and becomes a guard, which accompanies the product through the branch. The product is selected by its
 guard where it leaves the branch: at a node that other terms reach too, and at the variables. `derivative` uses
-this for formulas, and `scalar_ops` for the updates of recurrences.
+this for formulas, and `recurrences` for updates.
 """
 
 from __future__ import annotations

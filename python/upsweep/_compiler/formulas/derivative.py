@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from upsweep._compiler.formulas.cotangents import Cotangents, Rule, pull_back, widened
-from upsweep._compiler.formulas.nodes import Node, constant, make, variable, variables, zero
+from upsweep._compiler.formulas.nodes import Node, constant, make, operation, variable, variables, zero
 from upsweep._compiler.formulas.numpy_semantics import tensordot_loops
 from upsweep._compiler.formulas.rules import simplify
 
@@ -143,9 +143,9 @@ def _clamp(g: Node, value: Node, x: Node, low: Node, high: Node) -> Cotangents:
     return _where(inside, g), _where(below, g), _where(above, g)
 
 
-def _ifelse(g: Node, value: Node, condition: Node, a: Node, b: Node) -> Cotangents:
-    none = constant(0)
-    return None, make("ifelse", condition, g, none), make("ifelse", condition, none, g)
+def _select(g: Node, value: Node, condition: Node, a: Node, b: Node, op: str = "") -> Cotangents:
+    none, op = constant(0), op or value.op
+    return None, operation(op, condition, g, none), operation(op, condition, none, g)
 
 
 def _mod(g: Node, value: Node, x: Node, modulus: Node, offset: Node) -> Cotangents:
@@ -226,7 +226,7 @@ RULES: dict[str, Rule] = {
     "xlogx": _times(lambda value, x: make("add", make("log", x), constant(1))),
     "clamp": _clamp,
     "clampint": lambda g, value, x: (_where(make("diffclampint", x, static=value.static), g),),
-    "ifelse": _ifelse,
+    "ifelse": _select,
     "mod": _mod,
     "sum": lambda g, value, x: (widened(g, x.dim),),
     "scalprod": _product,
@@ -249,3 +249,26 @@ RULES: dict[str, Rule] = {
     ),
 }
 """The vector-Jacobian product of each operation, a function of the cotangent, the node and its operands."""
+
+
+# ---- operations of recurrences ---------------------------------------------------------------------------------
+
+
+def _extreme_of_two(g: Node, value: Node, x: Node, y: Node) -> Cotangents:
+    """To the operand that is the result; of equal ones to the first."""
+    first = make("le", x, y) if value.op == "minimum" else make("le", y, x)
+    return _select(g, value, first, x, y, "where")[1:]
+
+
+def _logaddexp(g: Node, value: Node, x: Node, y: Node) -> Cotangents:
+    """In proportion to the exponentials; a half each for equal infinities."""
+    share = make("div", constant(1), make("add", constant(1), make("exp", make("sub", y, x))))
+    share = operation("where", make("eq", x, y), constant(0.5), share)
+    first = make("mul", g, share)
+    return first, make("sub", g, first)
+
+
+SCALAR_RULES: dict[str, Rule] = {
+    **RULES, "where": _select, "minimum": _extreme_of_two, "maximum": _extreme_of_two, "logaddexp": _logaddexp,
+}  # fmt: skip
+"""The rules of the operations of recurrences, those of `ops.SCALAR` included."""

@@ -147,6 +147,14 @@ def make(op: str, *args: Node, static: Static = ()) -> Node:
     return intern(op, args, static, dim)
 
 
+def operation(op: str, *args: Node) -> Node:
+    """The node of an operation on numbers: of `ops.TABLE`, or of `ops.SCALAR`, which only recurrences have."""
+    if op not in ops.SCALAR:
+        return make(op, *args)
+    assert len(args) == ops.SCALAR[op][0]
+    return intern(op, args, (), 1)
+
+
 def plain(number: Any) -> Any:
     """Static arguments as Python's own numbers and tuples, so that equal ones have one text."""
     if isinstance(number, (tuple, list)):

@@ -233,7 +233,8 @@ register("tensorprod", "TensorProd", 2, m.outer, outer)
 register("tensordot", "TensorDot", 2, m.tensordot, tensordot, 4, n_optional=1)
 
 
-# Operations on numbers that only recurrences have: their arity and numpy function.
+# Operations on numbers that only recurrences have, and that follow numpy: their arity and numpy function. Extremes
+# propagate NaN, and comparisons with NaN are false.
 SCALAR: dict[str, tuple[int, Callable[..., Any]]] = {
     "where": (3, lambda condition, a, b: np.where(condition != 0, a, b)),
     "minimum": (2, np.minimum), "maximum": (2, np.maximum), "logaddexp": (2, np.logaddexp),

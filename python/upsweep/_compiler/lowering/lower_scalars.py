@@ -1,4 +1,4 @@
-"""Lowering of recurrences: nodes of dim 1, with the operations of `formulas.scalar_ops`.
+"""Lowering of recurrences: nodes of dim 1, with the operations of `formulas.ops.SCALAR`.
 
 The code generators of scans call `lower_step`.
 """

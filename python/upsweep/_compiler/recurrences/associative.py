@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from upsweep._compiler.formulas.nodes import Node, constant, fold, make, order
-from upsweep._compiler.formulas.scalar_ops import operation
+from upsweep._compiler.formulas.nodes import Node, constant, fold, make, operation, order
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, state
 
 _MAX_STATES = 4

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from upsweep._compiler.formulas.cotangents import pull_back
+from upsweep._compiler.formulas.derivative import SCALAR_RULES
 from upsweep._compiler.formulas.nodes import Node, as_rows, constant, from_rows, make, order, substitute, variable
 from upsweep._compiler.formulas.reference import evaluate as evaluate_formula
-from upsweep._compiler.formulas.scalar_ops import pull_back
 
 
 def state(position: int) -> Node:
@@ -133,6 +134,7 @@ def adjoint(recurrence: Recurrence) -> Recurrence:
     incoming = [state(p) for p in range(k)] + [input_(n + k + p) for p in range(len(recurrence.outputs))]
     for root, cotangent in zip((substitute(root, places) for root in recurrence.roots), incoming):
         cotangents[root] = make("add", cotangents[root], cotangent) if root in cotangents else cotangent
-    gradients = pull_back(cotangents, (*places.values(), *(input_(p) for p in range(n))))
-    nodes = tuple(constant(0) if node.op == "zero" else node for node in gradients)
+    variables = *places.values(), *(input_(p) for p in range(n))
+    gradients = pull_back(cotangents, variables, SCALAR_RULES, "where")
+    nodes = tuple(constant(0) if node is None or node.op == "zero" else node for node in gradients)
     return Recurrence(nodes[:k], nodes[k:], n + k + len(recurrence.outputs))

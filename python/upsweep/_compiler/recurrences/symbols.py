@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._compiler.formulas.nodes import Node, constant, make
-from upsweep._compiler.formulas.scalar_ops import operation
+from upsweep._compiler.formulas.nodes import Node, constant, make, operation
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _BOOL = np.dtype(bool)
@@ -31,6 +30,18 @@ def _user_line() -> str:
     path, line = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(path, line).strip()
     return f"{os.path.basename(path)}, line {line}" + (f": {text}" if text else "")
+
+
+def _refusal(what: str, remedy: str) -> TypeError:
+    return TypeError(f"update: {what} in {_user_line()}\n{remedy}")
+
+
+def _unknown(name: str) -> TypeError:
+    return _refusal(f"np.{name} is not known for symbolic values", _known())
+
+
+def _known() -> str:
+    return f"known are {', '.join(sorted(FUNCTIONS))}"
 
 
 class _NoAttribute(TypeError, AttributeError):
@@ -50,50 +61,11 @@ class Symbol:
     def __repr__(self) -> str:
         return f"<symbolic {self.dtype or 'number'}>"
 
-    def _refuse(self, what: str, remedy: str) -> TypeError:
-        return TypeError(f"update: {what} in {_user_line()}\n{remedy}")
-
-    def _unknown(self, name: str) -> TypeError:
-        return self._refuse(
-            f"np.{name} is not known for symbolic values", f"known are {', '.join(sorted(FUNCTIONS))}"
-        )
-
-    def __bool__(self) -> bool:
-        raise self._refuse(
-            "a Python branch on a symbolic value",
-            "the update is traced once, and its values are not known then: choose by np.where(condition, a, b), "
-            "combine conditions by & | ~ in place of and, or, not and chains (a < b < c), and take np.minimum, "
-            "np.maximum and np.clip in place of min and max",
-        )
-
-    def __float__(self) -> float:
-        raise self._refuse(
-            "a symbolic value as a Python number",
-            "use numpy's functions (np.exp, np.tanh, ...), not those of math",
-        )
-
-    __int__ = __index__ = __complex__ = __float__
-
-    def __iter__(self) -> Any:
-        raise self._refuse("a symbolic number is iterated over", "several states, inputs or outputs are tuples")
-
-    def __getitem__(self, index: Any) -> Any:
-        raise self._refuse(
-            "an index of a symbolic number",
-            "the update is of single numbers, of all columns alike; several states, inputs or outputs are tuples",
-        )
-
-    def __round__(self, *_: Any) -> Any:
-        raise self._refuse("a symbolic value is rounded", "np.floor(x + 0.5) is the integer that is nearest")
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        message = self._refuse(
-            f"a symbolic number has no attribute {name!r}",
-            f"take numpy's functions of numbers; known are {', '.join(sorted(FUNCTIONS))}, and the method astype",
-        )
-        raise _NoAttribute(*message.args)
+        remedy = f"take numpy's functions of numbers; {_known()}, and the method astype"
+        raise _NoAttribute(*_refusal(f"a symbolic number has no attribute {name!r}", remedy).args)
 
     def astype(self, dtype: Any) -> Symbol:
         """Cast: truncated to an integer, which is computed in float64; 0 or 1 for bool; a float is rounded only
@@ -101,46 +73,31 @@ class Symbol:
         try:
             target = np.dtype(dtype)
         except TypeError as error:
-            raise self._refuse(f"astype({dtype!r})", str(error)) from None
+            raise _refusal(f"astype({dtype!r})", str(error)) from None
         if target == _BOOL:
             return Symbol(_truth(self), _BOOL)
         if target.kind not in "iuf" or (target.kind == "f" and target.itemsize > 8):
-            raise self._refuse(f"astype({dtype!r})", "a number is a float, an integer or bool")
+            raise _refusal(f"astype({dtype!r})", "a number is a float, an integer or bool")
         if target.kind == "f" or self.dtype == _BOOL:
             return Symbol(self.node, floating(target))
         below = apply("negative", apply("floor", apply("negative", self)))
         whole = apply("where", apply("less", self, 0), below, apply("floor", self))
         return Symbol(whole.node, floating(target))
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise self._refuse(
-            "a symbolic value as an array",
-            "the update is of single numbers; use np.where and ufuncs, and x.astype(dtype) for np.float32(x)",
-        )
-
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
         name = _BY_UFUNC.get(ufunc)
         if name is None or method != "__call__" or keywords:
-            raise self._unknown(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
+            raise _unknown(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
         return apply(name, *inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, keywords: Any) -> Any:
         name = {np.where: "where", np.clip: "clip"}.get(func)
         if name is None or keywords:
-            raise self._unknown(func.__name__)
+            raise _unknown(func.__name__)
         return apply(name, *args)
-
-    def __neg__(self) -> Any:
-        return apply("negative", self)
 
     def __pos__(self) -> Symbol:
         return self
-
-    def __abs__(self) -> Any:
-        return apply("abs", self)
-
-    def __invert__(self) -> Any:
-        return apply("logical_not", self)
 
     __hash__ = object.__hash__
 
@@ -262,19 +219,45 @@ def apply(name: str, *values: Any) -> Any:
     return getattr(np, name)(*values)
 
 
-def _binary(name: str) -> Callable[[Symbol, Any], Any]:
-    return lambda self, other: apply(name, self, other)
+def _operator(name: str, *, reflected: bool = False) -> Callable[..., Any]:
+    return lambda *operands: apply(name, *(operands[::-1] if reflected else operands))
 
 
-def _reflected(name: str) -> Callable[[Symbol, Any], Any]:
-    return lambda self, other: apply(name, other, self)
+def _refusing(what: str, remedy: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise _refusal(what, remedy)
+
+    return refuse
 
 
 for _name, _function in {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
     "mod": "remainder", "pow": "power", "and": "logical_and", "or": "logical_or", "xor": "logical_xor",
     "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+    "neg": "negative", "abs": "abs", "invert": "logical_not",
 }.items():  # fmt: skip
-    setattr(Symbol, f"__{_name}__", _binary(_function))
-    if not hasattr(object, f"__{_name}__"):  # comparisons are reflected by Python
-        setattr(Symbol, f"__r{_name}__", _reflected(_function))
+    setattr(Symbol, f"__{_name}__", _operator(_function))
+    if hasattr(int, f"__r{_name}__"):  # comparisons are reflected by Python
+        setattr(Symbol, f"__r{_name}__", _operator(_function, reflected=True))
+
+_NUMBER = "a symbolic value as a Python number", "use numpy's functions (np.exp, np.tanh, ...), not those of math"
+for _name, _refused in {
+    "bool": (
+        "a Python branch on a symbolic value",
+        "the update is traced once, and its values are not known then: choose by np.where(condition, a, b), "
+        "combine conditions by & | ~ in place of and, or, not and chains (a < b < c), and take np.minimum, "
+        "np.maximum and np.clip in place of min and max",
+    ),
+    **dict.fromkeys(("float", "int", "index", "complex"), _NUMBER),
+    "iter": ("a symbolic number is iterated over", "several states, inputs or outputs are tuples"),
+    "getitem": (
+        "an index of a symbolic number",
+        "the update is of single numbers, of all columns alike; several states, inputs or outputs are tuples",
+    ),
+    "round": ("a symbolic value is rounded", "np.floor(x + 0.5) is the integer that is nearest"),
+    "array": (
+        "a symbolic value as an array",
+        "the update is of single numbers; use np.where and ufuncs, and x.astype(dtype) for np.float32(x)",
+    ),
+}.items():
+    setattr(Symbol, f"__{_name}__", _refusing(*_refused))

@@ -1,9 +1,10 @@
 """Parallel for in LLVM IR: the functions that run a region over chunks of a range in threads, for every nest.
 
 The schedule is dynamic: a job is the index that is next, the region, its context, the extent and the size of a
-chunk; `worker` takes chunks of it until none is left, and `launch` runs one in each thread. A chunk stores about as
-much as stays in a core's cache from one step of time to the next, and is no larger than a thread's share. Threads
-are those of OpenMP's pool, which the package's other kernels use, entered by `GOMP_parallel` as a compiler does.
+chunk; `worker` takes chunks of it until none is left, and `launch` runs one in each thread. A chunk stores about
+as much as stays in a core's cache from one step of time to the next, and is no larger than a thread's share.
+Threads are those of OpenMP's pool, which the package's other kernels use, entered by `GOMP_parallel` as a compiler
+does.
 """
 
 from __future__ import annotations
