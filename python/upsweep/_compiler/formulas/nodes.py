@@ -131,9 +131,10 @@ def make(op: str, *args: Node, static: Static = ()) -> Node:
     static = tuple(map(plain, static))
     if len(args) != row.arity:
         raise ValueError(f"{row.keops} takes {row.arity} argument{'s' * (row.arity != 1)}, not {len(args)}")
-    low, high = row.n_static
-    if not low <= len(static) <= high:
-        raise ValueError(f"{row.keops} takes {low if low == high else f'{low} to {high}'} numbers, not {static}")
+    low = row.n_static
+    if not 0 <= len(static) - low <= row.n_optional:
+        expected = f"{low} to {low + row.n_optional}" if row.n_optional else low
+        raise ValueError(f"{row.keops} takes {expected} numbers, not {static}")
     try:
         dim = row.dim(tuple(arg.dim for arg in args), static)
     except ops.DimError as error:
@@ -226,8 +227,8 @@ def check_formula(*roots: Node) -> None:
         assert row is not None, f"no operation {node.op}"
         assert row.expand is None, f"{row.keops} is a composite operation"
         assert len(node.args) == row.arity, f"{row.keops} of {len(node.args)} arguments"
-        n_static = len(node.static)
-        assert row.n_static[0] <= n_static <= row.n_static[1], f"{row.keops} with the numbers {node.static}"
+        n_optional = len(node.static) - row.n_static
+        assert 0 <= n_optional <= row.n_optional, f"{row.keops} with the numbers {node.static}"
         dim = row.dim(tuple(arg.dim for arg in node.args), node.static)
         assert node.dim == dim, f"{row.keops} of dim {node.dim}, which should be {dim}"
 

@@ -139,10 +139,15 @@ class Operation:
     keops: str  # the name in formula texts
     arity: int  # the number of operands
     numpy: Callable[..., Any] | None  # of arrays (..., dim) and static arguments; None for composite operations
-    dim: DimRule
-    n_static: tuple[int, int]  # the least and the largest number of static arguments
-    elementwise: bool  # whether feature k of the result is a function of feature k of the operands
-    expand: Callable[..., Any] | None  # of composite operations: the formula that replaces it
+    dim: DimRule = elementwise
+    n_static: int = 0  # the least number of static arguments
+    n_optional: int = 0  # how many more there may be
+    expand: Callable[..., Any] | None = None  # of composite operations: the formula that replaces it
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether feature k of the result is a function of feature k of the operands."""
+        return self.dim in (elementwise, elementwise_integer)
 
 
 TABLE: dict[str, Operation] = {}
@@ -152,21 +157,9 @@ BY_KEOPS: dict[str, str] = {}
 """The names here by the names in formula texts."""
 
 
-def register(
-    name: str,
-    keops: str,
-    arity: int,
-    numpy: Callable[..., Any] | None,
-    dim: DimRule = elementwise,
-    n_static: int = 0,
-    *,
-    n_optional: int = 0,
-    expand: Callable[..., Any] | None = None,
-) -> None:
-    """Add an operation to the table."""
-    number = (n_static, n_static + n_optional)
-    is_elementwise = dim in (elementwise, elementwise_integer)
-    TABLE[name] = Operation(name, keops, arity, numpy, dim, number, is_elementwise, expand)
+def register(name: str, keops: str, *columns: Any, **optional: Any) -> None:
+    """Add an `Operation` to the table, by its fields."""
+    TABLE[name] = Operation(name, keops, *columns, **optional)
     BY_KEOPS[keops] = name
 
 

@@ -111,6 +111,7 @@ def repeated_factor(monoid: Monoid, dtype: np.dtype[np.floating], n_steps: int) 
 
 
 _ONE, _ZERO = constant(1), constant(0)
+_NEUTRAL = {"add": 0.0, "maximum": -math.inf, "logaddexp": -math.inf, "minimum": math.inf}
 
 
 def _is_free(node: Node) -> bool:
@@ -132,24 +133,38 @@ def _chosen(condition: Node, a: Node, b: Node) -> Node:
     return a if a is b else operation("where", condition, a, b)
 
 
-# A number as sum(coefficient * state) + bias; a missing part is 0.
-_Linear = tuple[dict[int, Node], Node | None]
+# A number as a combination of the states, by position, and what depends on no state; a missing part is neutral.
+# Combinations are sum(coefficient * state) + bias, or max(state + shift, bound) with min or logaddexp for max.
+_Form = tuple[dict[int, Node], Node | None]
 
 
-def _linear_of(node: Node, args: list[_Linear | None]) -> _Linear | None:
+def _form_of(node: Node, args: list[_Form | None], plus: str, own: _Form | None) -> _Form | None:
+    """The form of a node from those of its operands; `plus` adds terms, `own` is the form of a single state."""
+    known = [arg for arg in args if arg is not None]
     if _is_free(node):
         return {}, node
     if node.op == "variable":
-        return {node.static[0]: _ONE}, None
-    known = [arg for arg in args if arg is not None]
+        return own or ({node.static[0]: _ONE}, None)
     if len(known) < len(args):
         return None
-    if node.op in ("add", "sub"):
+    if node.op == plus or (plus == "add" and node.op == "sub"):
         (a, bias_a), (b, bias_b) = known
         if node.op == "sub":
             b, bias_b = _each((b, bias_b), lambda part: make("neg", part))
-        total = {p: _joined("add", a.get(p), b.get(p)) for p in {**a, **b}}
-        return {p: c for p, c in total.items() if c is not None}, _joined("add", bias_a, bias_b)
+        total = {p: _joined(plus, a.get(p), b.get(p)) for p in {**a, **b}}
+        return {p: c for p, c in total.items() if c is not None}, _joined(plus, bias_a, bias_b)
+    if node.op == "where" and _is_free(node.args[0]):
+        (a, bias_a), (b, bias_b) = known[1:]
+        condition, neutral = node.args[0], constant(_NEUTRAL[plus])
+        chosen = {p: _chosen(condition, a.get(p, neutral), b.get(p, neutral)) for p in sorted({**a, **b})}
+        if plus != "add" and bias_a is bias_b is None:
+            return chosen, None
+        return chosen, _chosen(condition, bias_a or neutral, bias_b or neutral)
+    return (_scaled if plus == "add" else _shifted)(node, known)
+
+
+def _scaled(node: Node, known: list[_Form]) -> _Form | None:
+    """The form of a sum that is multiplied with a number that depends on no state."""
     if node.op == "neg":
         return _each(known[0], lambda part: make("neg", part))
     for factor, other in zip(node.args, known[::-1]):
@@ -157,23 +172,29 @@ def _linear_of(node: Node, args: list[_Linear | None]) -> _Linear | None:
             return _each(other, functools.partial(_times, b=factor))
     if node.op == "div" and _is_free(node.args[1]):
         return _each(known[0], lambda part: make("div", part, node.args[1]))
-    if node.op == "where" and _is_free(node.args[0]):
-        condition = node.args[0]
-        (a, bias_a), (b, bias_b) = known[1:]
-        chosen = {p: _chosen(condition, a.get(p, _ZERO), b.get(p, _ZERO)) for p in sorted({**a, **b})}
-        return chosen, _chosen(condition, bias_a or _ZERO, bias_b or _ZERO)
     return None
 
 
-def _each(form: _Linear, change: Callable[[Node], Node]) -> _Linear:
-    """The form with a linear function applied to all of its parts."""
-    coefficients, bias = form
-    return {p: change(c) for p, c in coefficients.items()}, None if bias is None else change(bias)
+def _shifted(node: Node, known: list[_Form]) -> _Form | None:
+    """The form of an extreme to which a number that depends on no state is added."""
+    places = {"add": (0, 1), "sub": (1,)}.get(node.op, ())
+    place = next((n for n in places if _is_free(node.args[n])), None)
+    return None if place is None else _each(known[1 - place], lambda x: make(node.op, x, node.args[place]))
+
+
+def _each(form: _Form, change: Callable[[Node], Node]) -> _Form:
+    """The form with a function applied to all of its parts."""
+    terms, bias = form
+    return {p: change(term) for p, term in terms.items()}, None if bias is None else change(bias)
+
+
+def _form(root: Node, plus: str, own: _Form | None = None) -> _Form | None:
+    return fold(root, lambda node, args: _form_of(node, args, plus, own))
 
 
 def _affine(recurrence: Recurrence) -> Monoid | None:
     k = recurrence.n_states
-    rows = [fold(root, _linear_of) for root in recurrence.states]
+    rows = [_form(root, "add") for root in recurrence.states]
     known = [row for row in rows if row is not None]
     if len(known) < k:
         return None
@@ -198,59 +219,21 @@ def _combination(coefs: dict[int, Node], values: list[Node], bias: Node | None) 
     return _joined("add", total, bias) or _ZERO
 
 
-# A number as op(state + shift, bound); a missing part is the neutral element of op.
-_Tropical = tuple[Node | None, Node | None]
-
-
-def _tropical_of(node: Node, args: list[_Tropical | None], op: str, own: _Tropical) -> _Tropical | None:
-    """The pair of a node, from the pairs of its arguments; `own` is the pair of the state."""
-    if _is_free(node):
-        return None, node
-    if node.op == "variable":
-        return own
-    if node.op == "where" and _is_free(node.args[0]) and args[1] is not None and args[2] is not None:
-        neutral = constant(_neutral(op))
-        parts = [
-            None if a is None and b is None else _chosen(node.args[0], a or neutral, b or neutral)
-            for a, b in zip(args[1], args[2])
-        ]
-        return parts[0], parts[1]
-    known = [arg for arg in args if arg is not None]
-    if len(known) < len(args):
-        return None
-    if node.op == op:
-        (shift_a, bound_a), (shift_b, bound_b) = known
-        return _joined(op, shift_a, shift_b), _joined(op, bound_a, bound_b)
-    for place, other in enumerate(node.args):
-        if _is_free(other) and (node.op == "add" or (node.op == "sub" and place == 1)):
-            shift, bound = known[1 - place]
-            pair = [None if part is None else make(node.op, part, other) for part in (shift, bound)]
-            return pair[0], pair[1]
-    return None
-
-
-def _neutral(op: str) -> float:
-    return math.inf if op == "minimum" else -math.inf
-
-
-def _pair(root: Node, op: str, own: _Tropical) -> _Tropical | None:
-    return fold(root, lambda node, args: _tropical_of(node, args, op, own))
-
-
 def _tropical(recurrence: Recurrence, op: str, name: str) -> Monoid | None:
-    shift, bound = _pair(recurrence.states[0], op, (_ZERO, None)) or (None, None)
-    if shift is None or bound is None:
+    terms, bound = _form(recurrence.states[0], op, ({0: _ZERO}, None)) or ({}, None)
+    if not terms or bound is None:
         return None
+    shift = terms[0]
     if "j" in shift.kinds:
         # The step applied to the pair of the steps before it: a reset then drops a pair that is not finite, too.
-        joined = _pair(recurrence.states[0], op, (state(0), state(1)))
-        assert joined is not None and joined[0] is not None and joined[1] is not None
-        reduce = Recurrence((joined[0], joined[1]), (), recurrence.n_inputs)
+        joined = _form(recurrence.states[0], op, ({0: state(0)}, state(1)))
+        assert joined is not None and joined[1] is not None
+        reduce = Recurrence((joined[0][0], joined[1]), (), recurrence.n_inputs)
         can_reset = any(node.op == "where" for node in order(shift))
-        return Monoid(name, reduce, (0.0, _neutral(op)), True, (), can_reset=can_reset)
+        return Monoid(name, reduce, (0.0, _NEUTRAL[op]), True, (), can_reset=can_reset)
     moved = state(0) if shift is _ZERO else make("add", state(0), shift)
     reduce = Recurrence((operation(op, moved, bound),), (), recurrence.n_inputs)
-    return Monoid(name, reduce, (_neutral(op),), False, (shift,))
+    return Monoid(name, reduce, (_NEUTRAL[op],), False, (shift,))
 
 
 def _winner(recurrence: Recurrence) -> Monoid | None:
