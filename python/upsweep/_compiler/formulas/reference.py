@@ -107,9 +107,7 @@ def pair_reduction(
 
 def _entry(array: Array, kind: str | None, batch: tuple[int, ...], entry: tuple[int, ...]) -> Array:
     """One batch entry of an array: (rows, dim), or (1, dim)."""
-    array = np.asarray(array)
-    if array.ndim == 1:
-        array = array[None]
+    array = np.atleast_2d(array)
     return np.asarray(np.broadcast_to(array, (*batch, *array.shape[-2:]))[entry])
 
 

@@ -72,8 +72,8 @@ class Lanes:
     mask: Value | None = None
     guarded: bool = False  # whether a condition is in the mask, which may then leave out all lanes
     known: dict[tuple[int, Value | None], tuple[Expr, Value]] = field(default_factory=dict)
-    pinned: dict[int, Value] = field(default_factory=dict)  # loads whose values are in registers
-    wider: dict[int, Value] = field(default_factory=dict)  # values by id that are known in more lanes than these
+    # Values by id that are known in more lanes than these, or are in registers already.
+    wider: dict[int, Value] = field(default_factory=dict)
 
     # ---- types ----
 
@@ -183,7 +183,7 @@ class Lanes:
 
     def _known(self, expr: Expr) -> Value | None:
         known = self.known.get((id(expr), self.mask))
-        return self.pinned.get(id(expr), self.wider.get(id(expr)) if known is None else known[1])
+        return self.wider.get(id(expr)) if known is None else known[1]
 
     def _writing(self, expr: Expr) -> Iterator[tuple[Lanes, Expr]]:
         """Write an expression, after yielding each operand with the lanes in which it has to be known by then."""

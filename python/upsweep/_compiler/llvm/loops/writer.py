@@ -84,11 +84,10 @@ class LoopWriter:
 
     def new_lanes(
         self, count: int = 1, axis: Axis | None = None, mask: Value | None = None,
-        pinned: dict[int, Value] | None = None,
+        wider: dict[int, Value] | None = None,
     ) -> Lanes:  # fmt: skip
-        """Lanes of this function that know no values yet."""
-        pinned = {} if pinned is None else pinned
-        return Lanes(self.body, self.module.target, self.indices, self.views, count, axis, mask, pinned=pinned)
+        """Lanes of this function that know no values but those in `wider`."""
+        return Lanes(self.body, self.module.target, self.indices, self.views, count, axis, mask, wider=wider or {})
 
     def load_arguments(self) -> None:
         """Load addresses, strides and sizes from `args`, before anything else."""
