@@ -38,7 +38,7 @@ def _check(
         return []
     if ranges.fails(exact):
         raise ValueError(message)
-    for low in ranges.lowest(exact):
+    for low in ranges.bounds_of(exact)[0]:
         if not ranges.assumptions and depends_on_sizes(low) and not low.below_zero():
             return [SizeCheck(low.expr(), extents, message)]
     raise ValueError(

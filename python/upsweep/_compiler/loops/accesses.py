@@ -57,3 +57,11 @@ def accesses_of(statement: Statement, loops: tuple[For, ...] = (), ranges: Bound
     for inner in inner_statements(statement):
         accesses += accesses_of(inner, loops, ranges)
     return accesses
+
+
+def accesses_by_buffer(statement: Statement) -> dict[Buffer, list[Access]]:
+    """The accesses inside of a statement to each buffer, in order."""
+    accesses: dict[Buffer, list[Access]] = {}
+    for access in accesses_of(statement):
+        accesses.setdefault(access.buffer, []).append(access)
+    return accesses

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from upsweep._compiler.loops.traversal import Node, fold
 
-_SIGNS = {
+# Infix operators, as in C.
+SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
     "eq": "==", "ne": "!=", "and": "&&", "or": "||",
 }  # fmt: skip
@@ -23,7 +24,7 @@ def expression_text(expr: Node, *, inside: bool = False, limit: int = _MAX_LENGT
 def _text_of(expr: Node, args: list[tuple[str, bool]], limit: int) -> tuple[str, bool]:
     """The text of one operation, and whether it needs parentheses inside another one."""
     text = _line(expr, [text for text, _ in args], [f"({text})" if infix else text for text, infix in args])
-    return text if len(text) <= limit else f"{text[: limit - 3]}...", expr.op in _SIGNS
+    return text if len(text) <= limit else f"{text[: limit - 3]}...", expr.op in SIGNS
 
 
 def _line(expr: Node, bare: list[str], args: list[str]) -> str:
@@ -38,8 +39,8 @@ def _line(expr: Node, bare: list[str], args: list[str]) -> str:
         return str(expr.static[0])
     if op in ("read", "load"):
         return f"{expr.static[0].name}[{', '.join(bare)}]"
-    if op in _SIGNS:
-        glue = _SIGNS[op] if op == "mul" else f" {_SIGNS[op]} "
+    if op in SIGNS:
+        glue = SIGNS[op] if op == "mul" else f" {SIGNS[op]} "
         return glue.join(args)
     if op == "cast":
         return f"{expr.dtype}({bare[0]})"

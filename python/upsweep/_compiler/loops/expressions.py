@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import copyreg
 import hashlib
+import math
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from upsweep._compiler.loops.expression_text import expression_text
-from upsweep._compiler.loops.traversal import fold
+from upsweep._compiler.loops.traversal import fold, fold_cached
 
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64")
@@ -212,9 +213,15 @@ def constant_of(expr: Expr) -> int | None:
     return int(expr.static[0]) if expr.op == "const" else None
 
 
-def variable(name: str, dtype: str = "int64") -> Expr:
+def constant_product(extents: Iterable[Expr]) -> int | None:
+    """The product of integer expressions, if each is one number."""
+    sizes = [constant_of(extent) for extent in extents]
+    return None if None in sizes else math.prod(size for size in sizes if size is not None)
+
+
+def variable(name: str) -> Expr:
     """A size that is known when the compiled function is called."""
-    return Expr("var", (), dtype, (name,), users_line())
+    return Expr("var", (), "int64", (name,), users_line())
 
 
 def load(buffer: Any, indices: tuple[Expr, ...]) -> Expr:
@@ -354,17 +361,13 @@ def _of_rows(rows: list[Expr | tuple[Any, ...]]) -> Expr:
 
 def atoms(expr: Expr) -> frozenset[Any]:
     """The axes and sizes that occur, and the buffers and tensors that are read."""
-    if expr.known_atoms is None:
-        fold(expr, _atoms_of, None, lambda node: node.args if node.known_atoms is None else ())
-    assert expr.known_atoms is not None
-    return expr.known_atoms
+    known = expr.known_atoms
+    return fold_cached(expr, "known_atoms", _atoms) if known is None else known
 
 
-def _atoms_of(node: Expr, args: list[frozenset[Any]]) -> frozenset[Any]:
-    if node.known_atoms is None:
-        own = [node] if node.op in ("axis", "var") else [node.static[0]] if node.op in ("load", "read") else []
-        node.known_atoms = frozenset(own).union(*args)
-    return node.known_atoms
+def _atoms(expr: Expr, args: list[frozenset[Any]]) -> frozenset[Any]:
+    own = [expr] if expr.op in ("axis", "var") else [expr.static[0]] if expr.op in ("load", "read") else []
+    return frozenset(own).union(*args)
 
 
 def mentions(expr: Expr, axis: Expr) -> bool:
@@ -380,6 +383,11 @@ def contains(expr: Expr, axes: Any) -> bool:
 def has_loads(expr: Expr) -> bool:
     """Whether an element of a buffer is read."""
     return any(not isinstance(atom, Expr) for atom in atoms(expr))
+
+
+def outside_loads(expr: Expr) -> tuple[Expr, ...]:
+    """The operands but for the indices of loads."""
+    return () if expr.op == "load" else expr.args
 
 
 def with_args(expr: Expr, args: Sequence[Expr]) -> Expr:
@@ -398,19 +406,10 @@ def substitute(expr: Expr, values: Mapping[Any, Expr]) -> Expr:
 
 def key(expr: Expr) -> str:
     """Equal for expressions that are built alike of the same axes, variables and tensors."""
-    if expr.known_key is None:
-        fold(expr, _key_of, None, lambda node: node.args if node.known_key is None else ())
-    assert expr.known_key is not None
-    return expr.known_key
+    return expr.known_key or fold_cached(expr, "known_key", _key)
 
 
 _MAX_KEY = 200  # characters
-
-
-def _key_of(expr: Expr, args: list[str]) -> str:
-    if expr.known_key is None:
-        expr.known_key = _key(expr, args)
-    return expr.known_key
 
 
 def _key(expr: Expr, args: list[str]) -> str:

@@ -8,9 +8,10 @@ expressions while axes run.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 
 from upsweep._compiler.loops.expressions import FLOATS, INTS, Expr, as_expr, binary, index_const, key
-from upsweep._compiler.loops.traversal import fold, walk
+from upsweep._compiler.loops.traversal import fold_cached, walk
 
 # The largest size of a call. No tensor is so large; the sum of two sizes fits int64.
 MAX_SIZE = 2**62
@@ -41,6 +42,24 @@ class Linear:
 
     def without(self, atom: Expr) -> Linear:
         return Linear(self.constant, {name: term for name, term in self.terms.items() if name != key(atom)})
+
+    def drop(self, is_dropped: Callable[[int, Expr], bool]) -> Linear:
+        """The form without some of its terms."""
+        return Linear(self.constant, {name: term for name, term in self.terms.items() if not is_dropped(*term)})
+
+    def is_multiple_of(self, divisor: int) -> bool:
+        """Whether the constant and all coefficients are multiples of a number."""
+        return not (self.constant % divisor or any(each % divisor for each, _ in self.terms.values()))
+
+    def over(self, divisor: int) -> Linear:
+        """The form with its constant and its coefficients divided."""
+        terms = {name: (coefficient // divisor, atom) for name, (coefficient, atom) in self.terms.items()}
+        return Linear(self.constant // divisor, terms)
+
+    def equals(self, other: Linear) -> bool:
+        """Whether both are equal for all values of the atoms."""
+        difference = self.plus(other, -1)
+        return not difference.terms and not difference.constant
 
     def least(self) -> int | None:
         """A number that it is never below; None if there is none."""
@@ -111,9 +130,7 @@ def is_of_data(expr: Expr) -> bool:
 
 def linear(expr: Expr) -> Linear:
     """The linear form of an integer expression."""
-    if expr.known_form is None:
-        fold(expr, _linear_of, None, _linear_operands)
-    form: Linear = expr.known_form
+    form: Linear = expr.known_form or fold_cached(expr, "known_form", _linear, _linear_operands)
     return form
 
 
@@ -123,21 +140,12 @@ _NEVER_WRAP = ("const", "read", "load", "min", "max", "mod", "floordiv")
 
 def _linear_operands(expr: Expr) -> tuple[Expr, ...]:
     """The arguments whose linear forms are needed for that of an expression."""
-    if expr.known_form is not None:
-        return ()
     if expr.op == "cast":
         return expr.args if expr.dtype == "int64" and expr.args[0].op in _NEVER_WRAP else ()
     if expr.op == "floordiv":
         # A value of data may wrap around before it is divided; the division stays an atom.
         return expr.args if expr.dtype == "int64" and not is_of_data(expr) else ()
     return expr.args if expr.op in ("add", "sub", "neg", "mul") else ()
-
-
-def _linear_of(expr: Expr, args: list[Linear]) -> Linear:
-    if expr.known_form is None:
-        expr.known_form = _linear(expr, args)
-    form: Linear = expr.known_form
-    return form
 
 
 def _linear(expr: Expr, args: list[Linear]) -> Linear:
@@ -156,12 +164,10 @@ def _linear(expr: Expr, args: list[Linear]) -> Linear:
     if expr.op == "cast" and args:
         return args[0]
     if expr.op == "floordiv" and args:
-        inner, divisor = args[0], int(expr.args[1].static[0])
-        parts = [inner.constant, *(coefficient for coefficient, _ in inner.terms.values())]
-        if all(part % divisor == 0 for part in parts):
-            terms = {name: (coefficient // divisor, atom) for name, (coefficient, atom) in inner.terms.items()}
-            return Linear(inner.constant // divisor, terms)
-        expr = binary("floordiv", inner.expr(), expr.args[1])
+        divisor = int(expr.args[1].static[0])
+        if args[0].is_multiple_of(divisor):
+            return args[0].over(divisor)
+        expr = binary("floordiv", args[0].expr(), expr.args[1])
     return Linear(0, {key(expr): (1, expr)})
 
 
@@ -177,8 +183,7 @@ def last_index(extent: Expr) -> Expr:
 
 def same(a: Expr, b: Expr) -> bool:
     """Whether two integer expressions are equal for all sizes."""
-    difference = linear(a).plus(linear(b), -1)
-    return not difference.terms and not difference.constant
+    return linear(a).equals(linear(b))
 
 
 def as_index(value: object) -> Expr:

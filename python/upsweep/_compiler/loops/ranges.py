@@ -80,7 +80,7 @@ class Ranges:
 
     def _holds(self, form: Linear) -> bool:
         """Whether a form is at least 0, by the dtypes of its atoms too, or by a check at the call."""
-        if self._always(form, typed=True):
+        if self.always(form, typed=True):
             return True
         if not self.at_call:
             return False
@@ -90,7 +90,7 @@ class Ranges:
         for each in (form, *(form.plus(assumption, -1) for assumption in self.assumptions)):
             if any(is_of_data(atom) for _, atom in each.terms.values()):
                 continue
-            for low in self._bounds_of(each, typed=True)[0]:
+            for low in self.bounds_of(each, typed=True)[0]:
                 if depends_on_sizes(low) and not low.below_zero():
                     self.needed.append(low)
                     return True
@@ -99,12 +99,7 @@ class Ranges:
     # ---- bounds ----
 
     def _bounds(self, expr: Expr, typed: bool) -> tuple[list[Linear], list[Linear]]:
-        """Lower and upper bounds, any of which holds; if `typed`, those of the dtype where there are no others."""
-        lows, highs = self._own_bounds(expr, typed)
-        least = lowest(expr.dtype)
-        return (lows or [Linear(least)], highs or [Linear(-1 - least)]) if typed else (lows, highs)
-
-    def _own_bounds(self, expr: Expr, typed: bool) -> tuple[list[Linear], list[Linear]]:
+        """Lower and upper bounds, any of which holds."""
         op, args = expr.op, expr.args
         if isinstance(expr, Axis) and expr in self.axes:
             first, last = self.axes[expr]
@@ -114,13 +109,13 @@ class Ranges:
         if op == "mod":
             return [Linear(0)], [Linear(int(args[1].static[0]) - 1)]
         if op == "floordiv":
-            lows, highs = self._bounds_of(self.form(args[0]), typed)
+            lows, highs = self.bounds_of(self.form(args[0]), typed)
             return (
                 [linear(binary("floordiv", low.expr(), args[1])) for low in lows],
                 [linear(binary("floordiv", high.expr(), args[1])) for high in highs],
             )
         if op == "mul":
-            return self._of_product(*(self._bounds_of(self.exact(arg)) for arg in args))
+            return self._of_product(*(self.bounds_of(self.exact(arg)) for arg in args))
         if op == "cast" and args[0].dtype == "bool":
             return [Linear(0)], [Linear(1)]
         if op == "abs" and typed:
@@ -133,7 +128,7 @@ class Ranges:
 
     def _of_extreme(self, op: str, forms: list[Linear], typed: bool) -> tuple[list[Linear], list[Linear]]:
         """max is above both, min below both; `always` bounds the other side by cases, or `typed` does here."""
-        (low_a, high_a), (low_b, high_b) = (self._bounds_of(form, typed) for form in forms)
+        (low_a, high_a), (low_b, high_b) = (self.bounds_of(form, typed) for form in forms)
         lows = [linear(binary("min", a.expr(), b.expr())) for a in low_a[:1] for b in low_b[:1] if typed]
         highs = [linear(binary("max", a.expr(), b.expr())) for a in high_a[:1] for b in high_b[:1] if typed]
         return (low_a + low_b, highs) if op == "max" else (lows, high_a + high_b)
@@ -148,31 +143,28 @@ class Ranges:
         least, most = (functools.reduce(lambda a, b: binary(op, a, b), products) for op in ("min", "max"))
         return [linear(least)], [linear(most)]
 
-    def _bounds_of(self, form: Linear, typed: bool = False) -> tuple[list[Linear], list[Linear]]:
+    def bounds_of(self, form: Linear, typed: bool = False) -> tuple[list[Linear], list[Linear]]:
+        """Forms in sizes that bound a form from below, and from above; any of them holds."""
         lows, highs = [Linear(form.constant)], [Linear(form.constant)]
         for coefficient, atom in form.terms.values():
             low, high = self._bounds(atom, typed)
+            if typed:  # those of the dtype where there are no others
+                least = lowest(atom.dtype)
+                low, high = low or [Linear(least)], high or [Linear(-1 - least)]
             if coefficient < 0:
                 low, high = high, low
             lows = [a.plus(b, coefficient) for a in lows for b in low]
             highs = [a.plus(b, coefficient) for a in highs for b in high]
         return lows[:8], highs[:8]
 
-    def lowest(self, form: Linear) -> list[Linear]:
-        """Forms in sizes that bound a form from below, any of which holds."""
-        return self._bounds_of(form)[0]
-
-    def always(self, form: Linear) -> bool:
-        """Whether a form is shown to be at least 0, where loops are not empty."""
-        return self._always(form, typed=False)
-
-    def _always(self, form: Linear, typed: bool) -> bool:
+    def always(self, form: Linear, *, typed: bool = False) -> bool:
+        """Whether a form is shown to be at least 0, where loops are not empty; if `typed`, by the dtypes too."""
         cases = self._cases(form)
         if cases is not None:
-            return cases[0](self._always(case, typed) for case in cases[1])
+            return cases[0](self.always(case, typed=typed) for case in cases[1])
         some = (linear(last).plus(linear(first), -1) for first, last in self.axes.values())
         tries = chain([form], (form.plus(assumption, -1) for assumption in chain(self.assumptions, some)))
-        return any(low.at_least_zero() for each in tries for low in self._bounds_of(each, typed)[0])
+        return any(low.at_least_zero() for each in tries for low in self.bounds_of(each, typed)[0])
 
     def _cases(self, form: Linear) -> tuple[Callable[[Iterable[bool]], bool], list[Linear]] | None:
         """Forms of which all or any are to be at least 0 for a form with min or max to be; None for others."""
@@ -184,7 +176,7 @@ class Ranges:
 
     def fails(self, form: Linear) -> bool:
         """Whether a form is shown to be negative somewhere, if the ranges are not empty."""
-        return not self.assumptions and any(low.below_zero() for low in self._bounds_of(form)[0]) and _exact(form)
+        return not self.assumptions and any(low.below_zero() for low in self.bounds_of(form)[0]) and _exact(form)
 
     def _implied(self, condition: Expr, holds: bool) -> list[Linear]:
         """Forms that are at least 0 where a condition holds, or does not."""
@@ -198,11 +190,9 @@ class Ranges:
         if not holds:
             op = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}[op]
         difference = self.form(condition.args[0]).plus(self.form(condition.args[1]), -1)
-        if op in ("lt", "le"):
-            return [difference.scaled(-1).plus(Linear(1 if op == "lt" else 0), -1)]
-        if op in ("gt", "ge"):
-            return [difference.plus(Linear(1 if op == "gt" else 0), -1)]
-        return [difference, difference.scaled(-1)] if op == "eq" else []
+        strict = Linear(int(op in ("lt", "gt")))
+        above, below = difference.plus(strict, -1), difference.scaled(-1).plus(strict, -1)
+        return {"lt": [below], "le": [below], "gt": [above], "ge": [above], "eq": [above, below]}.get(op, [])
 
 
 def _wrapped(expr: Expr) -> Linear:

@@ -24,8 +24,8 @@ _Node = TypeVar("_Node", bound=Node)
 _Value = TypeVar("_Value")
 
 
-def walk(expr: _Node, into: Sequence[str] | None = None) -> Iterator[_Node]:
-    """All nodes in the order of the text, each before its operands; with `into`, only below these operations."""
+def walk(expr: _Node, operands: Callable[[_Node], Sequence[_Node]] = lambda node: node.args) -> Iterator[_Node]:
+    """All nodes in the order of the text, each before its operands."""
     stack, seen = [expr], set[int]()
     while stack:
         node = stack.pop()
@@ -33,8 +33,7 @@ def walk(expr: _Node, into: Sequence[str] | None = None) -> Iterator[_Node]:
             continue
         seen.add(id(node))
         yield node
-        if into is None or node.op in into:
-            stack += reversed(node.args)
+        stack += reversed(operands(node))
 
 
 def fold(
@@ -57,3 +56,19 @@ def fold(
         if id(node) not in known:
             known[id(node)] = value_of(node, [known[id(arg)] for arg in below])
     return known[id(expr)]
+
+
+def fold_cached(
+    expr: Any,
+    slot: str,
+    value_of: Callable[[Any, list[Any]], Any],
+    operands: Callable[[Any], Sequence[Any]] = lambda node: node.args,
+) -> Any:
+    """`fold` with values that are kept in an attribute of the nodes, None before; callers look there first."""
+
+    def value(node: Any, args: list[Any]) -> Any:
+        if getattr(node, slot) is None:
+            setattr(node, slot, value_of(node, args))
+        return getattr(node, slot)
+
+    return fold(expr, value, None, lambda node: operands(node) if getattr(node, slot) is None else ())

@@ -227,14 +227,10 @@ class _Scopes:
     """The values in scope at a point of a program: earlier ones, but for those inside loops that have ended."""
 
     def __init__(self, values: Sequence[Instruction]) -> None:
-        self._values = values
-        self.loops: list[int] = []
-        self._levels: list[str] = []
-        self._hidden: set[int] = set()
-        self._known = 0
+        self._values, self.loops, self._visible = values, list[int](), set[int]()
 
     def has(self, n: int) -> bool:
-        return n < self._known and n not in self._hidden
+        return n in self._visible
 
     def before(self, n: int, step: Instruction) -> None:
         if step.op == "loop":
@@ -247,11 +243,11 @@ class _Scopes:
             assert behind and step.args[1] == self.loops[-1], f"v{n}, carry, is not directly behind its loop"
 
     def after(self, n: int) -> None:
-        self._known = n + 1
+        self._visible.add(n)
         step = self._values[n]
         if step.op == "end":
             assert self.loops and step.args[0] == self.loops[-1], f"v{n}, end, is not that of the innermost loop"
             loop = self.loops.pop()
             carries = [m for m in range(loop, n) if self._values[m].op == "carry" and loop in self._values[m].args]
             assert len(step.args) == 1 + len(carries), f"v{n}, end, does not give all carries their values"
-            self._hidden.update(set(range(loop, n + 1)) - set(carries))
+            self._visible -= set(range(loop, n + 1)) - set(carries)

@@ -40,7 +40,7 @@ def _is_guard(expr: Expr) -> bool:
     """Whether an expression is a choice that may keep an index inside: by a comparison of integers."""
     if expr.op != "select":
         return False
-    comparisons = walk(expr.args[0], LOGICAL)
+    comparisons = walk(expr.args[0], lambda node: node.args if node.op in LOGICAL else ())
     return any(node.op in _COMPARED and node.args[0].dtype not in FLOATS for node in comparisons)
 
 
