@@ -5,9 +5,9 @@ import pytest
 from upsweep._backends.cuda.user_scan_launch import _compact_with
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.pairs.render import render
-from upsweep._compiler.cuda.request import Request
+from upsweep._compiler.cuda.pairs.sizes import Request
 from upsweep._compiler.cuda.scans import single_pass
-from upsweep._compiler.cuda.scans.render import ScanRequest, Stream, render_scan
+from upsweep._compiler.cuda.scans.render import ScanKernels, ScanRequest, Stream
 from upsweep._compiler.formulas.nodes import make, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 from upsweep._compiler.lowering.lower import lower
@@ -114,7 +114,7 @@ def test_scans_by_an_update_compile(compiler, role, lines, dtype):
         1 if lines else 8, 1, -1 if role == "alone" else int(lines), role == "reduces",
         form if role == "joins" else None,
     )  # fmt: skip
-    created = render_scan(lifted(recurrence)[0], request)
+    created = ScanKernels(lifted(recurrence)[0], request)
     assert compiler.compile(created.text, 90, created.options).data
 
 
@@ -139,6 +139,6 @@ def test_single_passes_compile(compiler, n_states, length, dtype):
         dtype, (Stream(dtype, step=size), Stream(dtype)), (dtype,), (None,) * n_states, (dtype,) * n_states, 2,
         True, 1, tile.blocks, 1, False, form, tile, (-size,),
     )  # fmt: skip
-    created = render_scan(reading.recurrence, request)
+    created = ScanKernels(reading.recurrence, request)
     assert created.threads == tile.threads and created.shared_bytes <= 227 * 1024
     assert compiler.compile(created.text, 90, created.options).data

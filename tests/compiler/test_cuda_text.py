@@ -17,7 +17,7 @@ from pair_cases import (
     random_arrays,
     some_ranges,
 )
-from upsweep._compiler.cuda.pairs import mma_sizes
+from upsweep._compiler.cuda.pairs import sizes
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 from upsweep.pairs.block_intervals import BlockIntervals
@@ -188,7 +188,7 @@ def test_long_dims(device, dim, far):
 
 @pytest.mark.parametrize("size, value", [("THREADS", 256), ("SUMMED", 32)])
 def test_other_sizes_for_long_vectors(device, monkeypatch, size, value):
-    monkeypatch.setattr(mma_sizes, size, value)
+    monkeypatch.setattr(sizes, size, value)
     dim = 72  # an odd number of steps
     x, y, b = random_arrays(260, 200, (dim, dim, 1))
     x, y, b = x / dim**0.5, y / dim**0.5, np.abs(b)

@@ -21,7 +21,7 @@ from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 from upsweep._backends.cuda.pairs_plan import Ranges, fitting_rows, plan_ranges, split_columns
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.pairs.render import MAX_BATCH, Kernels, render
-from upsweep._compiler.cuda.request import Request
+from upsweep._compiler.cuda.pairs.sizes import Request
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.lowering.lower import lower
 from upsweep._core.layout import merge_axes

@@ -111,7 +111,7 @@ def _without_numbers(monoid: Monoid, reduce: Recurrence | None = None, start: tu
 def _compile(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Kernels:
     """Compile and load the kernels of a recurrence; a RuntimeError says what to install if that is missing."""
     gpu = driver.device(device)
-    text = render.render_scan(recurrence, request)
+    text = render.ScanKernels(recurrence, request)
     structure = _structure(recurrence, request, n_numbers)
     if ctypes.sizeof(structure) > MOST_BYTES:
         n_arrays = len(request.inputs) + len(request.outputs) + 2 * recurrence.n_states

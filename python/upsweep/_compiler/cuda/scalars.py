@@ -6,32 +6,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from upsweep._compiler.loops.expression_text import SIGNS
+
+if TYPE_CHECKING:
+    from upsweep._compiler.lowering.program import Instruction
+
+# Operations that are functions of C with the same name.
+FUNCTIONS = ("floor", "sqrt", "log", "sin", "cos", "asin", "acos", "atan", "tanh")
 
 # {0}, {1}, ... are the arguments.
 OPERATIONS: dict[str, str] = {
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
+    **{op: f"{{0}} {sign} {{1}}" for op, sign in SIGNS.items()},
+    **{op: f"{op}({{0}})" for op in (*FUNCTIONS, "rsqrt")},
+    **{op: f"{op}({{0}}, {{1}})" for op in ("atan2", "pow")},
     "neg": "-{0}",
     "abs": "fabs({0})",
-    "floor": "floor({0})",
-    "sqrt": "sqrt({0})",
-    "rsqrt": "rsqrt({0})",
     "exp": "do_exp({0})",
-    "log": "log({0})",
-    "sin": "sin({0})",
-    "cos": "cos({0})",
-    "asin": "asin({0})",
-    "acos": "acos({0})",
-    "atan": "atan({0})",
-    "tanh": "tanh({0})",
-    "atan2": "atan2({0}, {1})",
-    "pow": "pow({0}, {1})",
-    "lt": "{0} < {1}",
-    "le": "{0} <= {1}",
-    "eq": "{0} == {1}",
-    "ne": "{0} != {1}",
     "select": "{0} ? {1} : {2}",
     "number": "real({0})",
     # Made by the rewrites in fold.py.
@@ -76,3 +69,28 @@ def expression(op: str, args: list[str]) -> str:
     if form is None:
         raise NotImplementedError(f"the operation {op} on scalars has no form in CUDA C++")
     return form.format(*args)
+
+
+def names_at(level: str, values: Sequence[Instruction], stored: Mapping[int, str]) -> dict[int, str]:
+    """The expressions that code of a level can use: constants, values of the level, and those in `stored`."""
+    names = {}
+    for number, value in enumerate(values):
+        if value.op == "const":
+            names[number] = literal(float(value.static[0]))
+        elif value.level == level:
+            names[number] = f"v{number}"
+        elif number in stored:
+            names[number] = stored[number]
+    return names
+
+
+def constants(values: Mapping[str, int]) -> list[str]:
+    """Lines that define constants of type int, or of type bool."""
+    kinds = {name: "bool" if isinstance(value, bool) else "int" for name, value in values.items()}
+    return [f"constexpr {kinds[name]} {name} = {str(value).lower()};" for name, value in values.items()]
+
+
+def function(head: str, lines: Sequence[str]) -> str:
+    """A function of the device."""
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"__device__ __forceinline__ {head} {{\n{body}}}\n"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import NamedTuple
 
 from upsweep._compiler.cuda.pairs.graph import Graph
 
@@ -71,11 +70,11 @@ class _Folding:
         if value.op == "neg":
             self.claim(value.args[0], -by)
         elif value.op in ("mul", "div") and value.level == "ij":
-            a, known = self._factor(number)
+            a, other, known = self._factor(number)
             if known is not None:
                 self.claim(a, by * known)
             else:
-                self._claim_scaled_by_parameter(number, a, by)
+                self._claim_scaled_by_parameter(number, a, other, by)
         elif value.op in ("add", "sub") and self._absorbs(number):
             for arg, sign in zip(value.args, (1, 1 if value.op == "add" else -1)):
                 self.claim(arg, by * sign)
@@ -84,24 +83,19 @@ class _Folding:
             scale = self.graph.constant(math.sqrt(abs(by)))
             self.squares[number] = self._squared_distance(result, scale, None if by > 0 else "neg")
 
-    def _claim_scaled_by_parameter(self, number: int, distance: int, by: float) -> None:
+    def _claim_scaled_by_parameter(self, number: int, distance: int, other: int, by: float) -> None:
         """A squared distance times a parameter, or divided by one."""
         graph, value = self.graph, self.graph.values[number]
-        other = value.args[1] if distance == value.args[0] else value.args[0]
         result = self._differences(distance)
         if result is None or self.sign is not None or not (math.isfinite(by) and by) or graph.level(other) != "p":
             return
-        self._renew_all(other)
+        for each in sorted(graph.uses([other])):  # a parameter has no exponentials of pairs below it
+            self.renew(each)
         constant, parameter = graph.constant(by), self.renewed[other]
         scale = graph.multiply(constant, parameter) if value.op == "mul" else graph.add("div", constant, parameter)
         self.sign = scale
         root = graph.add("sqrt", graph.add("at_least_tiny", graph.add("abs", scale)))
         self.squares[number] = self._squared_distance(result, root, "directed")
-
-    def _renew_all(self, number: int) -> None:
-        """Renew a value of a parameter, which has no exponentials of pairs below it."""
-        for each in sorted(self.graph.uses([number])):
-            self.renew(each)
 
     def scaled(self, number: int, by: float) -> int:
         """A value times a constant, by as few instructions of pairs as there is a way."""
@@ -115,10 +109,9 @@ class _Folding:
         if value.op == "neg":
             return self.scaled(value.args[0], -by)
         if value.op in ("mul", "div") and value.level == "ij":
-            a, known = self._factor(number)
+            a, b, known = self._factor(number)
             if known is not None:
                 return self.scaled(a, by * known)
-            b = value.args[1] if a == value.args[0] else value.args[0]
             if graph.level(b) != "ij":
                 first, scale = self.renewed[b], graph.constant(by)
                 early = graph.multiply(scale, first) if value.op == "mul" else graph.add("div", scale, first)
@@ -130,8 +123,8 @@ class _Folding:
             return self.renewed[number] if by > 0 else graph.add("neg", self.renewed[number])
         return graph.multiply(self.renewed[number], graph.constant(by))
 
-    def _factor(self, number: int) -> tuple[int, float | None]:
-        """Of a product or quotient what varies most, and the other factor if it is a constant."""
+    def _factor(self, number: int) -> tuple[int, int, float | None]:
+        """Of a product or quotient what varies most, and the other factor, with its number if it is a constant."""
         value = self.graph.values[number]
         a, b = value.args
         if value.op == "mul" and self.graph.level(a) != "ij":
@@ -139,7 +132,7 @@ class _Folding:
         known = self.graph.constant_of(b)
         if value.op == "div" and known is not None:
             known = 1 / known if known else math.inf
-        return a, known if known is not None and known and math.isfinite(known) else None
+        return a, b, known if known is not None and known and math.isfinite(known) else None
 
     def _absorbs(self, number: int) -> bool:
         """Whether a scale takes no instruction of pairs here."""
@@ -151,8 +144,7 @@ class _Folding:
         if value.op == "neg" or value.op in ("add", "sub"):
             return all(self._absorbs(arg) for arg in value.args)
         if value.op in ("mul", "div"):
-            a, known = self._factor(number)
-            other = value.args[1] if a == value.args[0] else value.args[0]
+            _, other, known = self._factor(number)
             return known is not None or self.graph.level(other) != "ij"
         return False
 
@@ -206,50 +198,46 @@ class _Folding:
 # ---- sums ------------------------------------------------------------------------------------------------------
 
 
-class Factored(NamedTuple):
-    """A sum's terms, one a component, and what their sum is to be multiplied with in the end, known a row."""
+def factor_sums(graph: Graph, terms: list[int]) -> tuple[list[int], list[int]]:
+    """A sum's terms, one a component, and what their sum is to be multiplied with in the end.
 
-    terms: list[int]
-    outer: list[int]
-
-
-def factor_sums(graph: Graph, terms: list[int]) -> Factored:
-    """Take what is known a row out of the terms; what is known a column becomes one factor."""
+    What is known a row leaves the terms; what is known a column becomes one factor.
+    """
     outer, inner = list[int](), list[Counter[int]]()
     for term in terms:
-        factors = _Factors(graph)
-        factors.take(term)
-        outer.append(graph.product([graph.constant(factors.constant), *factors.early]))
-        inner.append(Counter(factors.late))
+        early, late = _factors(graph, term)
+        outer.append(graph.product(early))
+        inner.append(Counter(late))
     # What all components share is multiplied once.
     shared = inner[0].copy() if inner else Counter()
     for factors_left in inner[1:]:
         shared &= factors_left
     common = graph.product(shared.elements())
-    return Factored([graph.product([common, *(left - shared).elements()]) for left in inner], outer)
+    return [graph.product([common, *(left - shared).elements()]) for left in inner], outer
 
 
-class _Factors:
-    """A term as a product: a constant, factors known a call or a row, factors of columns and pairs."""
+def _factors(graph: Graph, term: int) -> tuple[list[int], list[int]]:
+    """A term as a product: a constant and factors known a call or a row, factors of columns and pairs."""
+    constant, early, late = 1.0, list[int](), list[int]()
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.constant = graph, 1.0
-        self.early, self.late = list[int](), list[int]()
-
-    def take(self, number: int) -> None:
-        graph, value = self.graph, self.graph.values[number]
+    def take(number: int) -> None:
+        nonlocal constant
+        value = graph.values[number]
         if value.op == "const":
-            self.constant *= float(value.static[0])
+            constant *= float(value.static[0])
         elif value.level in ("p", "i"):
-            self.early.append(number)
+            early.append(number)
         elif value.op == "neg":
-            self.constant = -self.constant
-            self.take(value.args[0])
+            constant = -constant
+            take(value.args[0])
         elif value.op == "mul":
             for arg in value.args:
-                self.take(arg)
+                take(arg)
         elif value.op == "div" and graph.level(value.args[1]) in ("p", "i"):
-            self.take(value.args[0])
-            self.early.append(graph.add("div", graph.constant(1.0), value.args[1]))
+            take(value.args[0])
+            early.append(graph.add("div", graph.constant(1.0), value.args[1]))
         else:
-            self.late.append(number)
+            late.append(number)
+
+    take(term)
+    return [graph.constant(constant), *early], late

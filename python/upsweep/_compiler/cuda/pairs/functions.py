@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from upsweep._compiler.cuda.pairs.fold import factor_sums, fold_exponentials
 from upsweep._compiler.cuda.pairs.graph import Graph
-from upsweep._compiler.cuda.pairs.looped import KNOWN, function, long_pair, pair_struct
-from upsweep._compiler.cuda.request import Product, Request, Sizes
-from upsweep._compiler.cuda.scalars import declaration, expression, literal
+from upsweep._compiler.cuda.pairs.looped import KNOWN, STORES, long_pair, pair_struct
+from upsweep._compiler.cuda.pairs.sizes import Product, Request, Sizes
+from upsweep._compiler.cuda.scalars import declaration, expression, function, literal, names_at
 
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Program
 
 LONG_PAIRS = ("sqdist", "dot")
 LONGEST_CENTRE = 4096  # features: with more, a tile's centre leaves too little shared memory
-
-
-class Formula(NamedTuple):
-    """A rewritten graph, and where what the pairs need is stored."""
-
-    graph: Graph
-    results: list[int]
-    weights: list[int]
-    outer: list[int]  # factors of the results of a sum
-    sign: int | None  # the parameter that "directed" values have the sign of
-    parameters: dict[int, int]  # place of each value that rows, columns or pairs read
-    rows: dict[int, int]
-    columns: dict[int, int]
-
-
-def _formula(program: Program, request: Request, scale: float) -> Formula:
-    graph, numbers = Graph.of(program, transposed=request.remaining == "j")
-    results = [numbers[n] for n in program.results]
-    weights = [numbers[n] for n in program.weights]
-    outer, sign = [graph.constant(1.0)] * len(results), None
-    if request.dtype != "float64":
-        scales = [scale] * len(results) + [1.0] * len(weights)
-        roots, sign = fold_exponentials(graph, results + weights, scales, factored=request.reduction == "sum")
-        results, weights = roots[: len(results)], roots[len(results) :]
-    if request.reduction == "sum":
-        results, outer = factor_sums(graph, results)
-    parameters, rows, columns = _stored(graph, [*results, *weights], outer, [] if sign is None else [sign])
-    return Formula(graph, results, weights, outer, sign, parameters, rows, columns)
 
 
 def _stored(
@@ -76,26 +48,39 @@ class Functions:
     """The functions of a formula that is written out, instruction after instruction."""
 
     def __init__(self, program: Program, request: Request, scale: float) -> None:
-        self.program, self.formula = program, _formula(program, request, scale)
-        self.graph = self.formula.graph
-        # Offsets in the packed records, as (array, component). What remains after the reduction plays "i".
-        played = {"p": "p", "i": "j", "j": "i"} if request.remaining == "j" else {"p": "p", "i": "i", "j": "j"}
+        self.graph, numbers = Graph.of(program, request.parts)
+        graph = self.graph
+        results, weights = ([numbers[n] for n in ids] for ids in (program.results, program.weights))
+        # Factors of the results of a sum; the parameter that "directed" values have the sign of.
+        outer, sign = [graph.constant(1.0)] * len(results), None
+        if request.dtype != "float64":
+            scales = [scale] * len(results) + [1.0] * len(weights)
+            roots, sign = fold_exponentials(graph, results + weights, scales, factored=request.reduction == "sum")
+            results, weights = roots[: len(results)], roots[len(results) :]
+        if request.reduction == "sum":
+            results, outer = factor_sums(graph, results)
+        self.results, self.weights, self.outer = results, weights, outer
+        # Where the values that are read at a later level are stored.
+        self.parameters, self.rows, self.columns = _stored(
+            graph, [*results, *weights], outer, [] if sign is None else [sign]
+        )
+        # The arrays of the packed records and their dims; offsets in the records as (array, component).
+        self.records = {request.parts[kind]: program.components(kind) for kind in "pij"}
         self.components = {
-            played[kind]: [(position, c) for position, dim in program.components(kind) for c in range(dim)]
-            for kind in played
+            part: [(position, c) for position, dim in record for c in range(dim)]
+            for part, record in self.records.items()
         }
-        formula = self.formula
-        needed = self.graph.uses([*formula.results, *formula.weights])
+        needed = graph.uses([*results, *weights])
         self.product = self._product(needed, request)
-        self.sign = None if formula.sign is None else formula.parameters[formula.sign]
+        self.sign = None if sign is None else self.parameters[sign]
         # Long distances and products that threads compute read whole records, which lie behind the other values.
         self.long = self.product is None and any(self.graph.values[n].op in LONG_PAIRS for n in needed)
         sizes = {kind: len(self.components[kind]) * self.long for kind in "ij"}
         self.near = self._near(needed) if self.product is None and not self.long else None
         norm = int(self.near is not None)
         self.sizes = Sizes(
-            len(formula.results), len(formula.weights), len(formula.parameters),
-            len(formula.rows) + sizes["i"] + norm, len(formula.columns) + sizes["j"] + norm,
+            len(results), len(weights), len(self.parameters), len(self.rows) + sizes["i"] + norm,
+            len(self.columns) + sizes["j"] + norm,
             sum(map(self._cost, needed)),
         )  # fmt: skip
 
@@ -105,7 +90,7 @@ class Functions:
         points = {arg for n in result for arg in self.graph.values[n].args}
         others = [n for n in needed if n not in result and self.graph.level(n) == "ij"]
         shared = any(arg in points for n in others for arg in self.graph.values[n].args)
-        roots = [*self.formula.results, *self.formula.weights]
+        roots = [*self.results, *self.weights]
         return result[0] if len(result) == 1 and not shared and not points & set(roots) else None
 
     def _product(self, needed: Collection[int], request: Request) -> Product | None:
@@ -129,9 +114,8 @@ class Functions:
 
     def texts(self) -> list[str]:
         """Return the text of all functions."""
-        formula = self.formula
         lines, names = self._parameters()
-        lines += [f"p[{place}] = {names[n]};" for n, place in formula.parameters.items()]
+        lines += [f"p[{place}] = {names[n]};" for n, place in self.parameters.items()]
         return [
             function(f"void load_parameters({KNOWN}, long long row, real* p)", lines),
             function(
@@ -141,49 +125,44 @@ class Functions:
                 f"void load_column({KNOWN}, const real* p, long long column, real* y)",
                 self._load("j", "column", "y"),
             ),
-            pair_struct(len(formula.results), len(formula.weights), self._pair()),
+            pair_struct(len(self.results), len(self.weights), self._pair()),
             self._finish(),
             self._scale(),
         ]
 
     def _load(self, level: str, at: str, store: str) -> list[str]:
-        places = self.formula.rows if level == "i" else self.formula.columns
-        lines, names = self._computed(level, places, {"p"}, at)
+        places = self.rows if level == "i" else self.columns
+        lines, names = self._computed(level, places, at)
         lines += [f"{store}[{place}] = {names[n]};" for n, place in places.items()]
         if self.near is not None:
             points = self.graph.values[self.near].args[level == "j" :: 2]
             squares = " + ".join(f"{store}[{places[n]}] * {store}[{places[n]}]" for n in points)
             lines.append(f"{store}[{len(places)}] = -({squares});")
-        base, components = len(places), self.components[level] if self.long else []
-        while components:
-            position = components[0][0]
-            dim = sum(each == position for each, _ in components)
+        base = len(places)
+        for position, dim in self.records[level] if self.long else ():
             lines.append(f"for (int k = 0; k < {dim}; ++k)")
             lines.append(f"    {store}[{base} + k] = load(call, bases, {position}, {at}, k);")
-            base, components = base + dim, components[dim:]
+            base += dim
         return lines
 
     def _parameters(self) -> tuple[list[str], dict[int, str]]:
         """Centres are rows' values in the tile's first row, so both levels are computed here."""
-        graph, needed_numbers = self.graph, self.formula.parameters
-        lines, names = self._computed("pi", needed_numbers, set(), "row")
+        graph, needed_numbers = self.graph, self.parameters
+        lines, names = self._computed("pi", needed_numbers, "row")
         for number in needed_numbers:
             if graph.values[number].op == "centre":
                 names[number] = f"finite_or_0({names[graph.values[number].args[0]]})"
         return lines, names
 
-    def _computed(
-        self, levels: str, needed_numbers: Collection[int], available: set[str], at: str
-    ) -> tuple[list[str], dict[int, str]]:
+    def _computed(self, levels: str, needed_numbers: Collection[int], at: str) -> tuple[list[str], dict[int, str]]:
         """Lines that compute what the wanted values take at these levels, and every value's name."""
         graph, lines, names = self.graph, list[str](), dict[int, str]()
         for number in sorted(graph.uses(needed_numbers)):
             value = graph.values[number]
             if value.op == "const":
                 names[number] = literal(float(value.static[0]))
-            elif value.level in available:
-                if number in self.formula.parameters:
-                    names[number] = f"p[{self.formula.parameters[number]}]"
+            elif "p" not in levels and number in self.parameters:
+                names[number] = f"p[{self.parameters[number]}]"
             elif value.level in levels and value.op != "centre":
                 names[number] = f"v{number}"
                 lines.append(declaration(value.op, number, self._right_side(number, names, at)))
@@ -198,36 +177,30 @@ class Functions:
         return expression(value.op, [names[arg] for arg in value.args])
 
     def _pair(self) -> list[str]:
-        formula, graph = self.formula, self.graph
-        names = {number: f"p[{place}]" for number, place in formula.parameters.items()}
-        names |= {number: f"x[{place}]" for number, place in formula.rows.items()}
-        names |= {number: f"y.value({place})" for number, place in formula.columns.items()}
-        lines = list[str]()
-        for number in sorted(graph.uses([*formula.results, *formula.weights])):
-            value = graph.values[number]
-            if value.op == "const":
-                names[number] = literal(float(value.static[0]))
-            elif value.level == "ij":
-                names[number] = f"v{number}"
-                if value.op == "apart":
-                    lines += self._apart(number)
-                elif self.product is not None and value.op in LONG_PAIRS:
-                    lines.append(f"const real v{number} = y.product();")
-                elif value.op in LONG_PAIRS:
-                    row, column, dim = map(int, value.static)
-                    lines += long_pair(
-                        f"v{number}", value.op, len(formula.rows) + row, len(formula.columns) + column, dim
-                    )
-                else:
-                    lines.append(declaration(value.op, number, self._right_side(number, names, "0")))
-        lines += [f"result[{k}] = {names[number]};" for k, number in enumerate(formula.results)]
-        return lines + [f"weight[{k}] = {names[number]};" for k, number in enumerate(formula.weights)]
+        places = {"p": self.parameters, "i": self.rows, "j": self.columns}
+        stored = {n: STORES[kind].format(place) for kind in "pij" for n, place in places[kind].items()}
+        names, lines = names_at("ij", self.graph.values, stored), list[str]()
+        for number in sorted(self.graph.uses([*self.results, *self.weights])):
+            value = self.graph.values[number]
+            if value.level != "ij":
+                continue
+            if value.op == "apart":
+                lines += self._apart(number)
+            elif self.product is not None and value.op in LONG_PAIRS:
+                lines.append(f"const real v{number} = y.product();")
+            elif value.op in LONG_PAIRS:
+                row, column, dim = map(int, value.static)
+                lines += long_pair(f"v{number}", value.op, len(self.rows) + row, len(self.columns) + column, dim)
+            else:
+                lines.append(declaration(value.op, number, self._right_side(number, names, "0")))
+        lines += [f"result[{k}] = {names[number]};" for k, number in enumerate(self.results)]
+        return lines + [f"weight[{k}] = {names[number]};" for k, number in enumerate(self.weights)]
 
     def _apart(self, number: int) -> list[str]:
         """Minus a squared distance, from differences, or from norms and a product with rows that are doubled."""
-        formula, value = self.formula, self.graph.values[number]
+        value = self.graph.values[number]
         pairs = [
-            (f"x[{formula.rows[a]}]", f"y.value({formula.columns[b]})")
+            (f"x[{self.rows[a]}]", f"y.value({self.columns[b]})")
             for a, b in zip(value.args[::2], value.args[1::2])
         ]
         sign = "-" if value.static[0] == "neg" else "(UPWARDS ? real(1) : real(-1)) * "
@@ -236,22 +209,21 @@ class Functions:
         total = " + ".join(f"({sign}d{k}) * d{k}" for k in range(len(pairs)))
         if self.near is None:
             return [*lines, "{", *("    " + line for line in direct), f"    v{number} = {total};", "}"]
-        expanded = f"y.value({len(formula.columns)})"
+        expanded = f"y.value({len(self.columns)})"
         for x, y in pairs:
             expanded = f"({x} * {y} + {expanded})"
         return [
-            *lines, "if (EXPANDED) {", f"    v{number} = {expanded} + x[{len(formula.rows)}];", "} else {",
+            *lines, "if (EXPANDED) {", f"    v{number} = {expanded} + x[{len(self.rows)}];", "} else {",
             *("    " + line for line in direct), f"    v{number} = {total};", "}",
         ]  # fmt: skip
 
     def _scale(self) -> str:
         """The function that doubles or halves the points of a row."""
         points = [] if self.near is None else self.graph.values[self.near].args[::2]
-        return function("void scale_row(real* x, real by)", [f"x[{self.formula.rows[n]}] *= by;" for n in points])
+        return function("void scale_row(real* x, real by)", [f"x[{self.rows[n]}] *= by;" for n in points])
 
     def _finish(self) -> str:
-        formula, graph = self.formula, self.graph
         head = f"void finish_sum({KNOWN}, const real* p, long long row, wide* sum)"
-        changed = {k: n for k, n in enumerate(formula.outer) if graph.constant_of(n) != 1}
-        lines, names = self._computed("i", changed.values(), {"p"}, "row")
+        changed = {k: n for k, n in enumerate(self.outer) if self.graph.constant_of(n) != 1}
+        lines, names = self._computed("i", changed.values(), "row")
         return function(head, [*lines, *(f"sum[{k}] *= wide({names[n]});" for k, n in changed.items())])

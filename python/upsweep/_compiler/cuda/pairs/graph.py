@@ -8,54 +8,29 @@ levels.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
 
-if TYPE_CHECKING:
-    from upsweep._compiler.lowering.program import Program
+from upsweep._compiler.lowering.program import Instruction, Program, join
 
 Static = tuple[int | float | str, ...]
-
-
-class Value(NamedTuple):
-    """One instruction; `args` are the numbers of others in the graph."""
-
-    op: str
-    args: tuple[int, ...]
-    static: Static
-    level: str
-
-
-def join(levels: Iterable[str]) -> str:
-    """The level of what is made of values of these levels."""
-    result = set(levels) - {"p"}
-    if not result:
-        return "p"
-    return result.pop() if len(result) == 1 else "ij"
 
 
 class Graph:
     """Values that are computed once each: the same instruction has the same number."""
 
     def __init__(self) -> None:
-        self.values: list[Value] = []
+        self.values: list[Instruction] = []
         self._numbers: dict[tuple[str, tuple[int, ...], Static], int] = {}
 
     @classmethod
-    def of(cls, program: Program, *, transposed: bool = False) -> tuple[Graph, list[int]]:
-        """The graph of a program, and the numbers that its values have in it.
-
-        Levels are of what remains ("i") and of what is reduced ("j"): `transposed` where that is the other way.
-        """
+    def of(cls, program: Program, parts: Mapping[str, str]) -> tuple[Graph, list[int]]:
+        """The graph of a program, and the numbers that its values have in it; `parts` are its levels there."""
         graph, numbers = cls(), list[int]()
-        levels = {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {}
         for value in program.values:
-            args = tuple(numbers[arg] for arg in value.args)
-            level = levels.get(value.level, value.level)
-            static = value.static
-            if transposed and value.op in ("sqdist", "dot"):
+            args, static = tuple(numbers[arg] for arg in value.args), value.static
+            if parts["i"] == "j" and value.op in ("sqdist", "dot"):
                 static = (static[1], static[0], *static[2:])
-            numbers.append(graph.add(value.op, *args, static=static, level=level))
+            numbers.append(graph.add(value.op, *args, static=static, level=parts[value.level]))
         return graph, numbers
 
     def add(self, op: str, *args: int, static: Static = (), level: str | None = None) -> int:
@@ -68,11 +43,11 @@ class Graph:
         elif op in ("sqdist", "dot"):
             level = "ij"
         elif op != "load" or level is None:
-            level = join(self.values[arg].level for arg in args)
+            level = join(*(self.values[arg].level for arg in args))
         key = (op, args, (*static, level) if op == "load" else static)
         if key not in self._numbers:
             self._numbers[key] = len(self.values)
-            self.values.append(Value(op, args, static, level))
+            self.values.append(Instruction(op, args, static, level))
         return self._numbers[key]
 
     def constant(self, value: float) -> int:

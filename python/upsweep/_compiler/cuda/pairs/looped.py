@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from upsweep._compiler.cuda.request import Product, Request, Sizes
-from upsweep._compiler.cuda.scalars import declaration, expression, literal
+from upsweep._compiler.cuda.pairs.sizes import Product, Request, Sizes
+from upsweep._compiler.cuda.scalars import declaration, expression, function, literal, names_at
 
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Instruction, Program
@@ -34,18 +34,6 @@ def is_looped(program: Program) -> bool:
     return any(value.op in _LOOPS for value in program.values)
 
 
-def _raw_kinds(program: Program) -> set[str]:
-    """The kinds whose packed records are read at a later level than their own."""
-    kinds = {str(v.static[0]) for v in program.values if v.op == "load" and v.level != v.static[0]}
-    return kinds | ({"i", "j"} if any(v.op in ("sqdist", "dot") for v in program.values) else set())
-
-
-def function(head: str, lines: list[str]) -> str:
-    """A function of the device."""
-    body = "".join(f"    {line}\n" for line in lines)
-    return f"__device__ __forceinline__ {head} {{\n{body}}}\n"
-
-
 def pair_struct(n_results: int, n_weights: int, lines: list[str]) -> str:
     """The struct `Pair`, whose constructor has these lines."""
     constructor = function("Pair(const real* p, const real* x, const Column& y)", lines).rstrip()
@@ -66,11 +54,9 @@ class LoopedFunctions:
 
     def __init__(self, program: Program, request: Request, scale: float) -> None:
         self.program, self.scale = program, scale
-        # Which part a level's and a kind's name plays: rows are what remains.
-        transposed = request.remaining == "j"
-        self.part = {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {each: each for each in _ORDER}
-        self.stored = {self.part[level]: self._keep(level) for level in ("p", "i", "j")}
-        p, i, j = (self.stored[part].size for part in ("p", "i", "j"))
+        self.part = request.parts
+        self.stored = {self.part[level]: self._keep(level) for level in "pij"}
+        p, i, j = (self.stored[part].size for part in "pij")
         self.sizes = Sizes(program.n_results, program.n_weights, p, i, j, len(program.values))
 
     def _keep(self, level: str) -> StoredValues:
@@ -85,7 +71,8 @@ class LoopedFunctions:
                 places[number] = size
                 size += int(value.static[0]) if value.op == "array" else 1
         record = None
-        if level in _raw_kinds(self.program):
+        is_indexed = any(v.op == "load" and v.static[0] == level != v.level for v in values)
+        if is_indexed or (level != "p" and any(v.op in ("sqdist", "dot") for v in values)):  # read at later levels
             record, size = size, size + self.program.width(level)
         return StoredValues(places, record, size)
 
@@ -131,17 +118,12 @@ class LoopedFunctions:
         return lines
 
     def _names(self, level: str) -> dict[int, str]:
-        """How values of earlier levels, and constants, are written at this level."""
-        names = {}
-        for number, value in enumerate(self.program.values):
-            if value.op == "const":
-                names[number] = literal(float(value.static[0]))
-            elif value.level == level:
-                names[number] = f"v{number}"
-            elif number in self.stored.get(self.part[value.level], StoredValues({}, None, 0)).values:
-                part = self.part[value.level]
-                names[number] = STORES[part].format(self.stored[part].values[number])
-        return names
+        stored = {
+            number: STORES[part].format(place)
+            for part, level_values in self.stored.items()
+            for number, place in level_values.values.items()
+        }
+        return names_at(level, self.program.values, stored)
 
     def _lines(self, level: str, names: dict[int, str], at: str) -> list[str]:
         values, lines, depth = self.program.values, list[str](), 0

@@ -12,7 +12,6 @@ The text is: types and sizes, `kernels/device.cuh`, `numbers.cuh` and `call.cuh`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +19,8 @@ from typing import TYPE_CHECKING
 from upsweep._compiler.cuda.pairs.fold import LOG2_E
 from upsweep._compiler.cuda.pairs.functions import Functions
 from upsweep._compiler.cuda.pairs.looped import LoopedFunctions, is_looped
-from upsweep._compiler.cuda.pairs.mma_sizes import ProductSizes
-from upsweep._compiler.cuda.request import Product, Request, Sizes
-from upsweep._compiler.cuda.scalars import ELEMENTS
+from upsweep._compiler.cuda.pairs.sizes import ProductSizes, Request
+from upsweep._compiler.cuda.scalars import ELEMENTS, constants
 
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Program
@@ -40,22 +38,6 @@ MOST_UNROLLED = 64  # results, weights or places
 MAX_BATCH = 6  # axes of a batch
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """The text of a reduction's kernels, and what whoever launches them has to know."""
-
-    text: str
-    threads: int
-    tile: int  # rows
-    block: int  # columns
-    partial_bytes: int  # of a row
-    shared_bytes: int  # that reduce_pairs is launched with
-    n_values: int  # of a row, 0: the reduction has none
-    n_indices: int  # of a row
-    options: tuple[str, ...]  # of the compiler
-    combiners: int = THREADS
-
-
 @cache
 def kernel_text(name: str) -> str:
     return (Path(__file__).parents[1] / "kernels" / f"{name}.cuh").read_text()
@@ -63,50 +45,24 @@ def kernel_text(name: str) -> str:
 
 def render(program: Program, request: Request) -> Kernels:
     """The text of the kernels of a reduction."""
-    family = FAMILIES.get(request.reduction) or ("extremes" if request.k == 0 else "topk")
     # float64's exponentials are the library's, with their own scale.
-    scale = LOG2_E if family == "softmax" and request.dtype != "float64" else 1.0
-    writer: Functions | LoopedFunctions
-    writer = (LoopedFunctions if is_looped(program) else Functions)(program, request, scale)
-    shape = _Shape.of(writer.sizes, writer.product, request)
-    meta = {
-        "bool SIGNED": writer.sign is not None, "int SIGN": writer.sign or 0,
-        "bool EXPANDABLE": writer.near is not None, "int NEAR_ROW": max(shape.sizes.rows - 1, 0),
-        "int NEAR_COLUMN": max(shape.sizes.columns - 1, 0),
-    }  # fmt: skip
-    of_formula = "".join(f"constexpr {name} = {str(value).lower()};\n" for name, value in meta.items())
-    parts = [
-        shape.text(request) + of_formula, *map(kernel_text, ("device", "numbers", "call", "column")),
-        *writer.texts(), *map(kernel_text, ("chunk", family, "items")),
-        *map(kernel_text, (*(shape.product.files() if shape.product else ("kernel",)), "combine")),
-    ]  # fmt: skip
-    return Kernels(
-        "\n".join(parts), shape.threads, shape.threads * shape.rows, shape.block, shape.partial_bytes,
-        shape.product.shared_bytes if shape.product else 0, shape.n_values, shape.n_indices,
-        () if request.dtype == "float64" else FAST,
-    )  # fmt: skip
+    scale = LOG2_E if _family(request) == "softmax" and request.dtype != "float64" else 1.0
+    return Kernels((LoopedFunctions if is_looped(program) else Functions)(program, request, scale), request)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """Sizes that the kernels are compiled for."""
+def _family(request: Request) -> str:
+    return FAMILIES.get(request.reduction) or ("extremes" if request.k == 0 else "topk")
 
-    sizes: Sizes
-    product: ProductSizes | None
-    threads: int
-    rows: int
-    block: int
-    record: int
-    registers: int
-    sums: int  # words of a sum from block to block
-    partial_bytes: int
-    n_values: int
-    n_indices: int
 
-    @classmethod
-    def of(cls, sizes: Sizes, product: Product | None, request: Request) -> _Shape:
+class Kernels:
+    """The text of a reduction's kernels, and the sizes that they are compiled for and launched with."""
+
+    combiners = THREADS
+
+    def __init__(self, writer: Functions | LoopedFunctions, request: Request) -> None:
+        sizes, product = writer.sizes, writer.product
         wide = 2 if request.dtype == "float64" else 1  # registers of a number
-        sums = 1 if request.dtype == request.dtype_acc == "float32" else 2
+        sums = 1 if request.dtype == request.dtype_acc == "float32" else 2  # words of a sum from block to block
         index = 2 if request.wide_index else 1
         n, n_weights = sizes.n_results, max(sizes.n_weights, 1)
         name, k = request.reduction, request.k
@@ -132,17 +88,30 @@ class _Shape:
         fitting = next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
         # Both bodies of a softmax and the candidates of the K smallest take more than their states.
         spare = 24 if name == "sum" or not (name in FAMILIES or k) else 40
-        registers = min(rows * a_row + 2 * min(record, 32) * wide + spare, 255)
         is_float, indexed = not name.startswith("arg"), "arg" in name
         n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
-        of_product = product and ProductSizes.of(product, sizes, name == "sum", request.shared_bytes)
-        threads, block = (of_product.threads, of_product.columns) if of_product else (THREADS, fitting)
-        return cls(
-            sizes, of_product, threads, rows, block, record, registers, sums, partial,
-            n_out * is_float, n_out * indexed,
-        )  # fmt: skip
+        self.sizes, self.rows, self.record, self.sums = sizes, rows, record, sums
+        self.registers = min(rows * a_row + 2 * min(record, 32) * wide + spare, 255)
+        self.product = product and ProductSizes.of(product, sizes, name == "sum", request.shared_bytes)
+        self.threads = self.product.threads if self.product else THREADS
+        self.tile = self.threads * rows  # rows
+        self.block = self.product.columns if self.product else fitting  # columns
+        self.partial_bytes = partial  # of a row
+        self.shared_bytes = self.product.shared_bytes if self.product else 0  # that reduce_pairs is launched with
+        self.n_values, self.n_indices = n_out * is_float, n_out * indexed  # of a row; 0: the reduction has none
+        self.options = () if request.dtype == "float64" else FAST  # of the compiler
+        self.text = self._text(writer, request)
 
-    def text(self, request: Request) -> str:
+    def _text(self, writer: Functions | LoopedFunctions, request: Request) -> str:
+        parts = [
+            self._constants(writer, request), *map(kernel_text, ("device", "numbers", "call", "column")),
+            *writer.texts(), *map(kernel_text, ("chunk", _family(request), "items")),
+            *map(kernel_text, (*(self.product.files() if self.product else ("kernel",)), "combine")),
+        ]  # fmt: skip
+        return "\n".join(parts)
+
+    def _constants(self, writer: Functions | LoopedFunctions, request: Request) -> str:
+        """The types and sizes at the start of the text."""
         fitting = max(1, min(8, REGISTERS // (THREADS * (-(-self.registers // 8) * 8))))
         blocks = self.product.blocks if self.product else fitting
         real = "double" if request.dtype == "float64" else "float"
@@ -165,6 +134,10 @@ class _Shape:
             "INDICES": self.n_indices > 0,
         }
         names |= self.product.names() if self.product else {}
+        of_formula = {
+            "SIGNED": writer.sign is not None, "SIGN": writer.sign or 0, "EXPANDABLE": writer.near is not None,
+            "NEAR_ROW": max(self.sizes.rows - 1, 0), "NEAR_COLUMN": max(self.sizes.columns - 1, 0),
+        }  # fmt: skip
         lines = [
             f"typedef {real} real;",
             f"typedef {wide} wide;",
@@ -172,8 +145,7 @@ class _Shape:
             "struct float16;",
             "struct bfloat16;",
             f"typedef {ELEMENTS[request.dtype]} element;",
-            *(f"constexpr int {name} = {value};" for name, value in names.items()),
-            *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
+            *constants({**names, **flags, **of_formula}),
         ]
         return "\n".join(lines) + "\n"
 

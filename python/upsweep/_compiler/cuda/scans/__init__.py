@@ -1,5 +1,5 @@
 """CUDA kernels of user-defined scans, as C++ text for NVRTC. `_backends.cuda.user_scan_launch` calls
-`render_scan`.
+`render.ScanKernels`.
 
     render        ScanRequest -> text: sizes, the functions of a recurrence, and the templates in ``kernels/``
     steps         the functions of one step

@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from upsweep._compiler.cuda.pairs.looped import function
 from upsweep._compiler.cuda.pairs.render import kernel_text
-from upsweep._compiler.cuda.scalars import ELEMENTS, SIZES, literal
+from upsweep._compiler.cuda.scalars import ELEMENTS, SIZES, constants, function, literal
 from upsweep._compiler.cuda.scans.single_pass import (
     TileSizes,
     carry_words,
@@ -94,17 +92,6 @@ class ScanRequest(NamedTuple):
     output_steps: tuple[int, ...] = ()  # constant strides in time of the outputs, as `Stream.step`; or none
 
 
-@dataclass(frozen=True)
-class ScanKernels:
-    """The text of the kernels, and what their launch depends on."""
-
-    text: str
-    threads: int
-    shared_bytes: int
-    options: tuple[str, ...]
-    joiners: int  # threads of join_together; 0 without chunks
-
-
 def n_matrix(monoid: Monoid | None, n_states: int) -> int:
     """The numbers of the matrix or shift of a chunk; at least one, since C++ has no empty arrays."""
     return n_states * n_states if monoid is not None and monoid.kind == "affine" else 1
@@ -141,70 +128,61 @@ def choose_tile(inputs: tuple[Stream, ...]) -> int:
     return next((tile for tile in (32, 16) if tile * registers <= 64), 8)
 
 
-def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
-    """Render the kernels of a recurrence."""
-    functions = _Functions(recurrence, request)
-    kernels = ["walk", "scan_lines" if request.lines else "scan_columns"]
-    if request.tile is not None:
-        own = ["prefix_warp", "scan_persistent"] if request.tile.stages else ["look_back", "scan_tiles"]
-        kernels = ["carries", "runs", "tile_state", "tile_parts", *own]
-    elif request.monoid is not None:
-        kernels += ["carries", "join_chunks"]
-    parts = [
-        functions.sizes(), *map(kernel_text, ("device", "numbers", "recurrence")), *functions.texts(),
-        *map(kernel_text, kernels),
-    ]  # fmt: skip
-    options = () if request.dtype == "float64" else ("--ftz=true",)
-    shared = functions.warp_bytes * functions.threads // 32 if request.lines else 0
-    threads = functions.threads
-    if request.tile is not None and request.monoid is not None:
-        threads = request.tile.threads
-        shared = shared_bytes(request.tile, functions.warp_bytes, carry_words(request.monoid, recurrence.n_states))
-    return ScanKernels("\n".join(parts), threads, shared, options, functions.joiners)
-
-
-class _Functions:
-    """Writes the functions of a recurrence, and the constants that the kernels are compiled with."""
+class ScanKernels:
+    """The text of the kernels of a recurrence, and what their launch depends on."""
 
     def __init__(self, recurrence: Recurrence, request: ScanRequest) -> None:
         self.recurrence, self.request = recurrence, request
+        monoid, tile, k = request.monoid, request.tile, recurrence.n_states
         self.moving = [n for n, stream in enumerate(request.inputs) if not stream.fixed]
         self.fixed = [n for n, stream in enumerate(request.inputs) if stream.fixed]
         fixed = [stream.fixed for stream in request.inputs]
         self.steps = [Steps(recurrence.states, recurrence.outputs, fixed)]
-        if request.tile is not None:
-            assert request.monoid is not None
-            self.steps.append(Steps(request.monoid.reduce.states, (), fixed, "reduce_", "reduction_"))
-        carry = 8 * (n_matrix(request.monoid, recurrence.n_states) + recurrence.n_states)
-        joins = request.monoid is not None and request.tile is None
-        self.joiners = next(n for n in JOINERS if n * carry <= CARRIES_BYTES) if joins else 0
-        if request.tile is not None:
-            warps, self.tile = request.tile.warps, request.tile.run
-        else:
-            warps, self.tile = THREADS // 32, choose_tile(request.inputs) if request.lines else 0
-        moving, outputs = (
-            [SIZES[dtype] for dtype in dtypes]
-            for dtypes in ((request.inputs[n].dtype for n in self.moving), request.outputs)
+        self.run = tile.run if tile else choose_tile(request.inputs) if request.lines else 0
+        dtypes = [request.inputs[n].dtype for n in self.moving]
+        self.sizes = [SIZES[dtype] for dtype in (*dtypes, *request.outputs)]  # of elements in the squares
+        n_inputs = len(dtypes)
+        self.squares = lay_out_squares(
+            self.sizes[:n_inputs], self.sizes[n_inputs:], self.run, overlaid=tile is not None
         )
-        self.squares = lay_out_squares(moving, outputs, self.tile, overlaid=request.tile is not None)
-        while request.tile is None and request.lines and warps > 1 and warps * self.warp_bytes > SHARED_BYTES:
-            warps //= 2
-        self.threads = 32 * warps
+        self.warp_bytes = max(self.squares.n_bytes, 16)
+        self.joiners = 0  # threads of join_together; 0 without chunks
+        kernels = ["walk", "scan_lines" if request.lines else "scan_columns"]
+        if tile is not None:
+            assert monoid is not None
+            self.steps.append(Steps(monoid.reduce.states, (), fixed, "reduce_", "reduction_"))
+            self.scanners, self.threads = 32 * tile.warps, tile.threads
+            self.shared_bytes = shared_bytes(tile, self.warp_bytes, carry_words(monoid, k))
+            own = ["prefix_warp", "scan_persistent"] if tile.stages else ["look_back", "scan_tiles"]
+            kernels = ["carries", "runs", "tile_state", "tile_parts", *own]
+        else:
+            warps = THREADS // 32
+            while request.lines and warps > 1 and warps * self.warp_bytes > SHARED_BYTES:
+                warps //= 2
+            self.scanners = self.threads = 32 * warps
+            self.shared_bytes = warps * self.warp_bytes if request.lines else 0
+            if monoid is not None:
+                carry = 8 * (n_matrix(monoid, k) + k)
+                self.joiners = next(n for n in JOINERS if n * carry <= CARRIES_BYTES)
+                kernels += ["carries", "join_chunks"]
+        self.options = () if request.dtype == "float64" else ("--ftz=true",)
+        parts = [
+            self._constants(), *map(kernel_text, ("device", "numbers", "recurrence")), *self._functions(),
+            *map(kernel_text, kernels),
+        ]  # fmt: skip
+        self.text = "\n".join(parts)
 
-    @property
-    def warp_bytes(self) -> int:
-        return max(self.squares.n_bytes, 16)
-
-    def sizes(self) -> str:
-        request, monoid, k = self.request, self.request.monoid, self.recurrence.n_states
+    def _constants(self) -> str:
+        request, k = self.request, self.recurrence.n_states
+        monoid, tile = request.monoid, request.tile
         numbers = {
             "N_DIMS": request.n_dims, "N_INPUTS": max(len(self.moving), 1), "N_FIXED": max(len(self.fixed), 1),
             "N_OUTPUTS": max(len(request.outputs), 1), "N_STATES": k,
             "N_NUMBERS": max(1, *(steps.n_numbers for steps in self.steps)),
-            "PARAMETERS": self.steps[0].n_parameters, "AHEAD": request.ahead, "THREADS": self.threads,
+            "PARAMETERS": self.steps[0].n_parameters, "AHEAD": request.ahead, "THREADS": self.scanners,
             "BLOCKS": request.blocks,
-            "TILE": self.tile, "WARP_BYTES": self.warp_bytes, "CHUNK_DIM": request.chunk_dim,
-            "N_MATRIX": n_matrix(monoid, k), "LEVELS": 1 if request.tile is None else n_powers(request.tile),
+            "TILE": self.run, "WARP_BYTES": self.warp_bytes, "CHUNK_DIM": request.chunk_dim,
+            "N_MATRIX": n_matrix(monoid, k), "LEVELS": 1 if tile is None else n_powers(tile),
         }  # fmt: skip
         flags = {"REDUCES": request.reduces, "JOINED": monoid is not None}
         if monoid is not None:
@@ -214,30 +192,24 @@ class _Functions:
             flags |= {"VARIES": monoid.varies, "MOST_WINS": monoid.kind == "argmax", "KEEPS_TIES":
             monoid.keeps_ties,
                       "CAN_DROP": can_reset}  # fmt: skip
-        if request.tile is not None:
-            numbers |= self._tile_sizes(request.tile)
+            if tile is not None:
+                numbers |= {
+                    "N_REDUCED": len(monoid.start), "REDUCTION_PARAMETERS": self.steps[1].n_parameters,
+                    "TILE_LEVEL": tile.level, "GROUP_BITS": tile.group_bits, "GROUP": 1 << tile.group_bits,
+                    "STAGES": tile.stages, "EARLY": tile.early, "LANE_TILES": tile.lane_tiles,
+                }  # fmt: skip
         lines = [
             f"typedef {ELEMENTS[request.dtype]} real;",
             "struct float16;",
             "struct bfloat16;",
-            *(f"constexpr int {name} = {value};" for name, value in numbers.items()),
-            *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
+            *constants({**numbers, **flags}),
         ]
         return "\n".join(lines) + "\n"
 
-    def _tile_sizes(self, tile: TileSizes) -> dict[str, int]:
-        assert self.request.monoid is not None
-        return {
-            "N_REDUCED": len(self.request.monoid.start), "REDUCTION_PARAMETERS": self.steps[1].n_parameters,
-            "TILE_LEVEL": tile.level, "GROUP_BITS": tile.group_bits,
-            "GROUP": 1 << tile.group_bits, "STAGES": tile.stages, "EARLY": tile.early,
-            "LANE_TILES": tile.lane_tiles,
-        }  # fmt: skip
-
-    def texts(self) -> Iterator[str]:
-        inputs, outputs = self.request.inputs, [_written(dtype) for dtype in self.request.outputs]
+    def _functions(self) -> Iterator[str]:
+        request = self.request
         for name, which in (("Inputs", self.moving), ("Fixed", self.fixed)):
-            members = "".join(f"    {ELEMENTS[inputs[n].dtype]} x{n};\n" for n in which)
+            members = "".join(f"    {ELEMENTS[request.inputs[n].dtype]} x{n};\n" for n in which)
             yield f"struct {name} {{\n{members}}};\n"
         for steps in self.steps:
             yield steps.load_parameters()
@@ -247,105 +219,102 @@ class _Functions:
             yield function(
                 "void begin_reduction(real* numbers)", [f"numbers[{n}] = {literal(x)};" for n, x in start]
             )
-        elements = [(place, n, ELEMENTS[inputs[n].dtype]) for place, n in enumerate(self.moving)]
-        yield function(
-            "void fetch(const Call& call, Walk& walk, Inputs& x)",
-            [line for p, n, e in elements
-             for line in (f"x.x{n} = fetch_element<{e}>(walk.inputs[{p}]);", *_moved("walk", "inputs", p))],
+        inputs = [
+            _Array(place, n, ELEMENTS[request.inputs[n].dtype], request.inputs[n].step, self._shared(place))
+            for place, n in enumerate(self.moving)
+        ]
+        output_steps = request.output_steps or (0,) * len(request.outputs)
+        outputs = [
+            _Array(place, place, _written(dtype), step, self._shared(len(inputs) + place))
+            for place, (dtype, step) in enumerate(zip(request.outputs, output_steps))
+        ]
+        yield _for_each(
+            "void fetch(const Call& call, Walk& walk, Inputs& x)", inputs,
+            "x.x{n} = fetch_element<{kind}>(walk.inputs[{place}]);",
+            "walk.inputs[{place}] += call.inputs[{place}].time_stride;", "forget_origin(walk.inputs[{place}]);",
         )  # fmt: skip
-        yield function(
-            "void store(const Call& call, Walk& walk, const real* out)",
-            [line for p, e in enumerate(outputs)
-             for line in (f"write_element<{e}>(walk.outputs[{p}], out[{p}]);", *_moved("walk", "outputs", p))],
+        yield _for_each(
+            "void store(const Call& call, Walk& walk, const real* out)", outputs,
+            "write_element<{kind}>(walk.outputs[{place}], out[{place}]);",
+            "walk.outputs[{place}] += call.outputs[{place}].time_stride;", "forget_origin(walk.outputs[{place}]);",
         )  # fmt: skip
-        fixed = [(place, n, ELEMENTS[inputs[n].dtype]) for place, n in enumerate(self.fixed)]
-        yield function(
+        yield _for_each(
             "void fetch_fixed(const Call& call, const Place& place, Fixed& x)",
-            [f"x.x{n} = fetch_element<{e}>(find_address(call.fixed[{p}], place));" for p, n, e in fixed],
+            [_Array(place, n, ELEMENTS[request.inputs[n].dtype]) for place, n in enumerate(self.fixed)],
+            "x.x{n} = fetch_element<{kind}>(find_address(call.fixed[{place}], place));",
         )
-        yield from self._states()
-        if self.request.lines:
-            yield from self._rows(elements, outputs)
-
-    def _states(self) -> Iterator[str]:
         read = "number(fetch_element<{1}>(find_address(call.states[{0}], place)))".format
         lines = [
             f"state[{s}] = {f'real(call.initial[{s}])' if dtype is None else read(s, ELEMENTS[dtype])};"
-            for s, dtype in enumerate(self.request.initial)
+            for s, dtype in enumerate(request.initial)
         ]
         yield function("void load_states(const Call& call, const Place& place, real* state)", lines)
-        write = "write_element<{1}>(find_address(call.finals[{0}], place), state[{0}]);".format
-        yield function(
+        yield _for_each(
             "void store_finals(const Call& call, const Place& place, const real* state)",
-            [write(s, _written(dtype)) for s, dtype in enumerate(self.request.finals) if dtype is not None],
+            [_Array(s, s, _written(dtype)) for s, dtype in enumerate(request.finals) if dtype is not None],
+            "write_element<{kind}>(find_address(call.finals[{place}], place), state[{place}]);",
         )
+        if request.lines:
+            yield from self._rows(inputs, outputs)
 
-    def _rows(self, elements: list[tuple[int, int, str]], outputs: list[str]) -> Iterator[str]:
+    def _shared(self, place: int) -> str:
+        """The address of a lane's element in the square of a stream."""
+        squares, size = self.squares, self.sizes[place]
+        return f"shared + {squares.offsets[place]} + row * {squares.pitches[place]} + t * {size}"
+
+    def _rows(self, inputs: list[_Array], outputs: list[_Array]) -> Iterator[str]:
         """Between memory, where the steps of a column are neighbours, and squares in shared memory."""
-
-        def shared(place: int, size: int) -> str:
-            return f"shared + {self.squares.offsets[place]} + row * {self.squares.pitches[place]} + t * {size}"
-
-        names = {ELEMENTS[dtype]: SIZES[dtype] for dtype in SIZES} | {"boolean": 1}
-        output_steps = self.request.output_steps or (0,) * len(outputs)
-        for which, steps in (
-            ("inputs", [self.request.inputs[n].step for n in self.moving]), ("outputs", output_steps)
-        ):  # fmt: skip
-            far = "row * call.{0}[{1}].strides[N_DIMS - 1] + t * call.{0}[{1}].time_stride".format
-            known = [
-                f"(row * {self.tile} + t) * {step}" if step else far(which, p) for p, step in enumerate(steps)
-            ]
-            yield function(
-                f"void begin_{which}(const Call& call, Walk& at, long long row, long long t)",
-                [f"at.{which}[{p}] += {way};" for p, way in enumerate(known)],
-            )
-            moved = [
-                (f"at.{which}[{p}] += rows * {self.tile * step};",) if step
-                else _moved("at", which, p, "rows", "strides[N_DIMS - 1]")
-                for p, step in enumerate(steps)
-            ]  # fmt: skip
-            yield function(
-                f"void next_{which}(const Call& call, Walk& at, long long rows)",
-                [line for lines in moved for line in lines],
-            )
-        yield function(
-            "void fetch_here(const Walk& at, Inputs& x)",
-            [f"x.x{n} = fetch_element<{e}>(at.inputs[{p}]);" for p, n, e in elements],
-        )
+        for which, arrays in (("inputs", inputs), ("outputs", outputs)):
+            begin, advance = list[str](), list[str]()
+            for array in arrays:
+                address, of_call = f"at.{which}[{array.place}]", f"call.{which}[{array.place}]"
+                if array.step:
+                    begin.append(f"{address} += (row * {self.run} + t) * {array.step};")
+                    advance.append(f"{address} += rows * {self.run * array.step};")
+                else:
+                    row_stride = f"{of_call}.strides[N_DIMS - 1]"
+                    begin.append(f"{address} += row * {row_stride} + t * {of_call}.time_stride;")
+                    advance += [f"{address} += rows * {row_stride};", f"forget_origin({address});"]
+            yield function(f"void begin_{which}(const Call& call, Walk& at, long long row, long long t)", begin)
+            yield function(f"void next_{which}(const Call& call, Walk& at, long long rows)", advance)
+        to_shared = ("put_inputs(char* shared, int row, int t, const Inputs& x)", "{element} = x.x{n};")
         if self.request.tile is not None:
-            yield function(
-                "void copy_here(const Walk& at, char* shared, int row, int t)",
-                [f"copy_element<{e}>({shared(p, names[e])}, at.inputs[{p}]);" for p, n, e in elements],
-            )
-        else:
-            yield function(
-                "void put_inputs(char* shared, int row, int t, const Inputs& x)",
-                [f"*reinterpret_cast<{e}*>({shared(p, names[e])}) = x.x{n};" for p, n, e in elements],
-            )
-        yield function(
-            "void get_inputs(const char* shared, int row, int t, Inputs& x)",
-            [f"x.x{n} = *reinterpret_cast<const {e}*>({shared(p, names[e])});" for p, n, e in elements],
-        )
-        first = len(elements)
-        yield function(
-            "void put_outputs(char* shared, int row, int t, const real* out)",
-            [
-                f"*reinterpret_cast<{e}*>({shared(first + p, names[e])}) = Stored<{e}>::narrow(out[{p}]);"
-                for p, e in enumerate(outputs)
-            ],
-        )
-        take = "store_element(at.outputs[{1}], *reinterpret_cast<const {0}*>({2}));".format
-        yield function(
-            "void store_here(const Walk& at, const char* shared, int row, int t)",
-            [take(e, p, shared(first + p, names[e])) for p, e in enumerate(outputs)],
-        )
+            head = "copy_here(const Walk& at, char* shared, int row, int t)"
+            to_shared = (head, "copy_element<{kind}>({shared}, at.inputs[{place}]);")
+        for head, line in (
+            ("fetch_here(const Walk& at, Inputs& x)", "x.x{n} = fetch_element<{kind}>(at.inputs[{place}]);"),
+            to_shared,
+            ("get_inputs(const char* shared, int row, int t, Inputs& x)", "x.x{n} = {const_element};"),
+        ):
+            yield _for_each(f"void {head}", inputs, line)
+        yield _for_each(
+            "void put_outputs(char* shared, int row, int t, const real* out)", outputs,
+            "{element} = Stored<{kind}>::narrow(out[{place}]);",
+        )  # fmt: skip
+        yield _for_each(
+            "void store_here(const Walk& at, const char* shared, int row, int t)", outputs,
+            "store_element(at.outputs[{place}], {const_element});",
+        )  # fmt: skip
 
 
-def _moved(of: str, which: str, place: int, times: str = "", stride: str = "time_stride") -> tuple[str, str]:
-    """Lines that advance an address to the next step, or to another row."""
-    address = f"{of}.{which}[{place}]"
-    by = f"{times} * " if times else ""
-    return f"{address} += {by}call.{which}[{place}].{stride};", f"forget_origin({address});"
+class _Array(NamedTuple):
+    """An array in the text: its place among those of its kind, its number in `Inputs` or `Fixed`, its C++ type."""
+
+    place: int
+    n: int
+    kind: str
+    step: int = 0  # as in `Stream`
+    shared: str = ""  # the address of an element in shared memory
+
+
+def _for_each(head: str, arrays: list[_Array], *lines: str) -> str:
+    """A function with these lines for each array."""
+    texts = []
+    for array in arrays:
+        element = f"*reinterpret_cast<{array.kind}*>({array.shared})"
+        names = {"element": element, "const_element": element.replace("<", "<const ", 1), **array._asdict()}
+        texts += [line.format(**names) for line in lines]
+    return function(head, texts)
 
 
 def _written(dtype: str) -> str:

@@ -136,15 +136,23 @@ def choose_tile_sizes(
     n_words = carry_words(form, n_states)
     if n_words > MOST_WORDS or not inputs:
         return None
-    long = TileSizes(WARPS, _fit_run(inputs, RUN_BYTES))
+
+    def sized(warps: int, run_bytes: int) -> tuple[TileSizes, int]:
+        """Tiles, and the bytes of a warp's squares."""
+        run = _fit_run(inputs, run_bytes)
+        return TileSizes(warps, run), lay_out_squares(inputs, outputs, run, overlaid=True).n_bytes
+
+    long, warp_bytes = sized(WARPS, RUN_BYTES)
     if n_lines * (length // long.steps) >= MANY_TILES:
         # Blocks proceed from wave to wave together: tiles that are mostly empty would delay the others.
         is_full = -(-length // long.steps) * long.steps <= FULL * length
-        tile = _in_waves(long, inputs, outputs, n_words, n_processors, most_shared) if is_full else None
-        tile = tile or _with_look_back(long, inputs, outputs, n_words)
+        tile = None
+        if is_full and min(inputs) >= LEAST_COPIED:
+            tile = _in_waves(long, warp_bytes, n_words, n_processors, most_shared)
+        tile = tile or _with_look_back(long, warp_bytes, n_words)
         if tile is not None:
             return tile
-    return _with_look_back(TileSizes(FEW_WARPS, _fit_run(inputs, SHORT_RUN_BYTES)), inputs, outputs, n_words)
+    return _with_look_back(*sized(FEW_WARPS, SHORT_RUN_BYTES), n_words)
 
 
 def _fit_run(inputs: Sequence[int], n_bytes: int) -> int:
@@ -154,11 +162,9 @@ def _fit_run(inputs: Sequence[int], n_bytes: int) -> int:
     return run
 
 
-def _with_look_back(
-    tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int
-) -> TileSizes | None:
+def _with_look_back(tile: TileSizes, warp_bytes: int, n_words: int) -> TileSizes | None:
     """Tiles with look-back, as many blocks as a processor has room for; None if a block is too large."""
-    shared = tile.warps * lay_out_squares(inputs, outputs, tile.run, overlaid=True).n_bytes
+    shared = tile.warps * warp_bytes
     if shared > MOST_SHARED:
         return None
     registers = SPARE_REGISTERS + REGISTERS_OF_WORD * max(n_words - 2, 0)
@@ -167,15 +173,11 @@ def _with_look_back(
 
 
 def _in_waves(
-    tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int, n_processors: int,
-    most_shared: int,
-) -> TileSizes | None:  # fmt: skip
+    tile: TileSizes, warp_bytes: int, n_words: int, n_processors: int, most_shared: int
+) -> TileSizes | None:
     """Tiles in waves, with asynchronous copies; None if a processor has too little shared memory."""
-    if min(inputs) < LEAST_COPIED:
-        return None
     for stages, early in ((6, 3), (5, 3), (4, 2)):
         waves = tile._replace(stages=stages, early=early, lane_tiles=-(-n_processors // LANES))
-        warp_bytes = lay_out_squares(inputs, outputs, tile.run, overlaid=True).n_bytes
         if shared_bytes(waves, warp_bytes, n_words) <= most_shared - DECLARED_SHARED:
             return waves
     return None

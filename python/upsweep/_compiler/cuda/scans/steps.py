@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from upsweep._compiler.cuda.pairs.looped import function
-from upsweep._compiler.cuda.scalars import declaration, expression, literal
+from upsweep._compiler.cuda.scalars import declaration, expression, function, names_at
 from upsweep._compiler.lowering.lower_scalars import lower_step
 
 if TYPE_CHECKING:
@@ -59,16 +58,7 @@ class Steps:
         return function(f"void {self.prefix}step({', '.join(arguments)})", lines)
 
     def _names(self, level: str) -> dict[int, str]:
-        """The expressions that code of a level can use: constants, parameters, and values of the level."""
-        names = {}
-        for number, value in enumerate(self.program.values):
-            if value.op == "const":
-                names[number] = literal(float(value.static[0]))
-            elif value.level == level:
-                names[number] = f"v{number}"
-            elif number in self.parameters:
-                names[number] = f"p[{self.parameters[number]}]"
-        return names
+        return names_at(level, self.program.values, {n: f"p[{place}]" for n, place in self.parameters.items()})
 
     def _lines(self, level: str) -> list[str]:
         names, lines = self._names(level), []

@@ -1,12 +1,11 @@
-"""Tile sizes of the kernel that multiplies long vectors on tensor cores: the candidates, and the choice among
-them.
+"""What the kernels of a pair reduction are compiled for: the request, a formula's sizes, and the tile sizes of the
+kernel that multiplies long vectors on tensor cores.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from upsweep._compiler.cuda.request import Product, Sizes
+from typing import NamedTuple
 
 # Of a block: 128, two of which share a processor, or 256, which bring columns for twice as many rows but wait for
 # each other. The other sizes follow: a warp has 32 rows, and brings 16 columns.
@@ -21,6 +20,48 @@ SHORT_RECORD = 8  # numbers of a column, up to which there is room for those of 
 
 PITCH = 36  # of a warp's 32 rows, as mma_to_rows.cuh has it
 STATIC_SHARED = 12 * 1024  # what the kernel's other arrays take, at most about
+
+
+class Request(NamedTuple):
+    """What a kernel is made for, besides its program."""
+
+    reduction: str
+    k: int
+    remaining: str  # the axis that is not reduced, "i" or "j"
+    dtype: str
+    dtype_acc: str
+    n_arrays: int
+    rows: int = 0  # of a thread, at most; 0: as many as registers hold
+    wide_index: bool = False  # more than 2^31 columns
+    shared_bytes: int = 227 * 1024  # that a block may have on the device
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The part that each level of the program plays: rows ("i") are what remains after the reduction."""
+        i, j = ("j", "i") if self.remaining == "j" else ("i", "j")
+        return {"p": "p", "i": i, "j": j, "ij": "ij"}
+
+
+class Sizes(NamedTuple):
+    """How many numbers a formula's kernels keep and make."""
+
+    n_results: int
+    n_weights: int
+    parameters: int
+    rows: int
+    columns: int
+    n_instructions: int  # of a pair
+
+
+class Product(NamedTuple):
+    """Where the vectors lie whose products tensor cores make."""
+
+    centred: bool  # a squared distance, not a scalar product
+    dim: int
+    row_array: int
+    row_component: int
+    column_array: int
+    column_component: int
 
 
 @dataclass(frozen=True)
