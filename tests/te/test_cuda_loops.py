@@ -12,8 +12,8 @@ from te_programs import Program
 from te_reference import Reference
 from upsweep import te
 from upsweep._compiler.cuda import nvrtc
-from upsweep._compiler.cuda.loops.fuse_loops import fused
-from upsweep._compiler.cuda.loops.keep_states import is_scan
+from upsweep._compiler.cuda.loops.barriers import fused
+from upsweep._compiler.cuda.loops.keep_states import scan_loops
 from upsweep._compiler.cuda.loops.memory_scopes import Scope
 from upsweep._compiler.loops.expressions import Axis, const, key, load
 from upsweep._compiler.loops.statements import Barrier, Block, Buffer, For, Store, all_statements, nest_text
@@ -104,7 +104,7 @@ def test_a_step_of_an_lstm_waits_twice():
     *_, X, Wx, Wh, cells, outputs = lstm(64)
     kernels = program_of(te.create_schedule(outputs.op), [X, Wx, Wh, cells, outputs])
     whole = kernels.kernels[1].statement
-    (step,) = [each for each in all_statements(whole) if is_scan(each)]
+    (step,) = scan_loops(whole)
     assert barriers_of(step) == 2 and barriers_of(whole) == 3
     scopes = scopes_of(kernels)
     assert scopes["scan.v0.1"].level == "thread" and scopes["scan.v1.1"].level == "block"

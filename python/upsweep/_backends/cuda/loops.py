@@ -21,6 +21,7 @@ from upsweep._backends.cuda.staging import open_context
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.loops.launch_plan import Plan
 from upsweep._compiler.cuda.loops.program import Program
+from upsweep._compiler.loops.expressions import ITEM_BYTES
 from upsweep._utils.lru_cache import LRUCache
 
 _lock = threading.Lock()
@@ -62,24 +63,21 @@ def prepare(
     The first call compiles. `arrays` are one for each of the program's buffers, of any strides; `sizes` are the
     values of symbolic sizes, and `names` are their keys in the program's order.
     """
-    key, itemsizes = (device, *(sizes[name] for name in names)), program.item_sizes
+    key = (device, *(sizes[name] for name in names))
     plan = _caches_of(program)[1].get_or_build(
         key, lambda: program.plan(sizes, names, driver.device(device).shared_bytes)
     )
-    dense = [
-        buffer
-        for buffer, array, itemsize in zip(program.buffers, arrays, itemsizes, strict=True)
-        if not array.shape or array.shape[-1] <= 1 or array.strides[-1] == itemsize
-    ]
+    dense = set()
     numbers: list[int] = []  # the kernels' argument, with 0 for each address
     addresses: list[int] = []
-    for array, itemsize in zip(arrays, itemsizes, strict=True):
+    for buffer, array in zip(program.buffers, arrays, strict=True):
+        itemsize = ITEM_BYTES[buffer.dtype]
+        if not array.shape or array.shape[-1] <= 1 or array.strides[-1] == itemsize:
+            dense.add(buffer)
         addresses.append(len(numbers))
         numbers += [0, *(stride // itemsize for stride in array.strides)]
-    in_workspace = [len(numbers) + n for n in range(len(plan.scratch))]
-    numbers += [*plan.scratch, *plan.sizes]
-    in_workspace += [len(numbers) + n for n, (_, is_offset) in enumerate(plan.rest) if is_offset]
-    numbers += [number for number, _ in plan.rest]
+    in_workspace = [len(numbers) + n for n, (_, is_offset) in enumerate(plan.numbers) if is_offset]
+    numbers += [number for number, _ in plan.numbers]
     if not plan.launches:
         return driver.PreparedCall([], 0)
     sequence = driver.KernelSequence((ctypes.c_int64 * len(numbers))(*numbers))  # `Call` of the generated source

@@ -5,7 +5,7 @@ passes:
 
     split_kernels -> binding -> tile_rows -> keep_states -> prefetch
                                                                |
-                          render <- fuse_loops <- barriers <- memory_scopes
+                                        render <- barriers <- memory_scopes
 
 `conflicts` decides whether two accesses can be of different threads. If `barriers` finds that one block needs
 another one's values, the kernel is split further. `launch_plan` computes grids and the workspace for known sizes.

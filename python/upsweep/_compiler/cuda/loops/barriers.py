@@ -3,7 +3,7 @@
 A barrier stands where all threads of the block pass: outside of conditions on threads. It precedes the first
 statement that accesses an element which another thread has accessed since the last barrier, if one of the two
 accesses is a store. A kernel has no barrier for all its blocks: where one block reads what another one writes, it
-has to be several kernels (`split_kernels`). `program` calls both functions.
+has to be several kernels (`split_kernels`). What no barrier separates is fused. `program` calls these functions.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from upsweep._compiler.cuda.loops.binding import THREAD
 from upsweep._compiler.cuda.loops.conflicts import are_apart, same_extents, tags_that_agree
 from upsweep._compiler.cuda.loops.kernel import Kernel
-from upsweep._compiler.loops.accesses import Access, accesses_of
-from upsweep._compiler.loops.expressions import Axis, contains, has_loads
-from upsweep._compiler.loops.rewrite import block_of, with_inner
-from upsweep._compiler.loops.statements import Barrier, Block, Buffer, For, If, Statement, Store
+from upsweep._compiler.loops.accesses import Access, accesses_by_buffer, accesses_of
+from upsweep._compiler.loops.expressions import Axis, contains, has_loads, key
+from upsweep._compiler.loops.linear import same
+from upsweep._compiler.loops.rewrite import block_of, rewritten, with_inner
+from upsweep._compiler.loops.statements import Barrier, Block, For, If, Statement, Store
 
 
 class BlocksConflict(ValueError):
@@ -29,15 +30,12 @@ def check_blocks(kernel: Kernel, name: str) -> None:
     blocks = {tag for tag in axes if not tag.startswith(THREAD)}
     if not blocks:
         return
-    by_buffer: dict[Buffer, list[Access]] = {}
-    for access in accesses_of(kernel.statement):
-        scope = scopes.get(access.buffer)
-        if scope is None or scope.level == "grid":
-            by_buffer.setdefault(access.buffer, []).append(access)
-    for buffer, accesses in by_buffer.items():
-        stores = [access for access in accesses if access.is_store]
-        copies = set(scopes[buffer].copies) if buffer in scopes else set()
-        for store in stores:
+    for buffer, accesses in accesses_by_buffer(kernel.statement).items():
+        scope = scopes.get(buffer)
+        if scope is not None and scope.level != "grid":
+            continue
+        copies = set(scope.copies) if scope is not None else set()
+        for store in (access for access in accesses if access.is_store):
             for access in accesses:
                 conflicting = blocks - copies - tags_that_agree(store, access, axes, _alone(store, access, axes))
                 if conflicting and not are_apart(store, access, ()):
@@ -72,32 +70,29 @@ class _Insertion:
     def __init__(self, kernel: Kernel, name: str) -> None:
         self.axes, self.extents, self.scopes, self.name = kernel.axes, kernel.extents, kernel.scopes, name
         self.threads = {tag: axis for tag, axis in kernel.axes.items() if tag.startswith(THREAD)}
-        self.known: dict[tuple[int, int], bool] = {}
-        self.accesses: dict[int, list[Access]] = {}
-        self.statements: list[Statement] = []  # alive, so that their ids stay valid as keys
+        self.known: dict[tuple[Access, Access], bool] = {}
+        self.accesses: dict[Statement, list[Access]] = {}
 
     def seen(self, statement: Statement, around: tuple[For, ...]) -> list[Access]:
         """The accesses of a statement to elements that other threads can access."""
-        if id(statement) not in self.accesses:
+        if statement not in self.accesses:
             whole: Statement = statement
             for each in reversed(around):
                 whole = For(each.axis, each.extent, whole, each.marks, each.tag)
-            self.statements.append(statement)
             private = {buffer for buffer, scope in self.scopes.items() if scope.level == "thread"}
-            self.accesses[id(statement)] = [each for each in accesses_of(whole) if each.buffer not in private]
-        return self.accesses[id(statement)]
+            self.accesses[statement] = [each for each in accesses_of(whole) if each.buffer not in private]
+        return self.accesses[statement]
 
     def conflict(self, a: Access, b: Access) -> bool:
         """Whether two threads may access one element, one of them to store to it."""
         if a.buffer is not b.buffer or not (a.is_store or b.is_store):
             return False
-        pair = (id(a), id(b))
-        if pair not in self.known:
+        if (a, b) not in self.known:
             copies = set(self.scopes[a.buffer].copies) if a.buffer in self.scopes else set()
             same_block = frozenset(self.axes) - frozenset(self.threads)
             agreed = tags_that_agree(a, b, self.axes, _alone(a, b, self.axes) | same_block)
-            self.known[pair] = not set(self.threads) <= agreed | copies
-        return self.known[pair]
+            self.known[a, b] = not set(self.threads) <= agreed | copies
+        return self.known[a, b]
 
     def clash(self, before: _Pending, now: list[Access], around: tuple[For, ...]) -> Access | None:
         """The first access to an element that another thread may have accessed since the last barrier."""
@@ -195,3 +190,37 @@ def _both(before: _Pending, after: _Pending) -> _Pending:
 def with_barriers(kernel: Kernel, name: str) -> Statement:
     """The kernel's statement with its barriers; ValueError where threads need values and cannot wait."""
     return _Insertion(kernel, name).walk(kernel.statement, {}, ())[0]
+
+
+def fused(statement: Statement) -> Statement:
+    """The statement with successive loops of one thread axis fused, and successive equal conditions.
+
+    No barrier stands between them, so that no thread needs what another one has computed in them.
+    """
+    return rewritten(statement, _fused_block)
+
+
+def _fused_block(statement: Statement) -> Statement:
+    if not isinstance(statement, Block):
+        return statement
+    steps: list[Statement] = []
+    for step in statement.steps:
+        fusion = _fusion(steps[-1], step) if steps else None
+        if fusion is None:
+            steps.append(step)
+        else:
+            steps[-1] = fusion
+    return block_of(*steps) if steps else statement
+
+
+def _fusion(first: Statement, second: Statement) -> Statement | None:
+    if isinstance(first, For) and isinstance(second, For):
+        is_one = first.axis is second.axis and same(first.extent, second.extent)
+        if first.tag and is_one:
+            body = _fused_block(block_of(first.body, second.body))
+            return For(first.axis, first.extent, body, first.marks, first.tag)
+    if isinstance(first, If) and isinstance(second, If):
+        is_one = key(first.condition) == key(second.condition)
+        if is_one and not has_loads(first.condition):
+            return If(first.condition, _fused_block(block_of(first.body, second.body)))
+    return None

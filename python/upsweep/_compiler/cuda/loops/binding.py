@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, index_const
 from upsweep._compiler.loops.linear import linear, same
-from upsweep._compiler.loops.rewrite import replaced, used_buffers, with_inner
+from upsweep._compiler.loops.rewrite import allocate_around, replaced, used_buffers, with_inner
 from upsweep._compiler.loops.statements import (
-    Allocate,
     Block,
     Buffer,
     For,
@@ -53,34 +51,14 @@ def sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
     own = used_buffers(If(statement.condition, Block([]))) if isinstance(statement, If) else set()
     sinking = [b for b in used if b not in own and sum(b in used_buffers(step) for step in inner) == 1]
     result = with_inner(statement, lambda step: sunk(step, sinking))
-    for buffer in reversed([b for b in used if b not in sinking]):
-        result = Allocate(buffer, result)
-    return result
-
-
-class Bound(NamedTuple):
-    """A kernel's statement with one `Axis` for each thread axis; `free` are those that the schedule does not bind.
-
-    `widths` are the extents of the open loops of a scan that one block runs.
-    """
-
-    statement: Statement
-    axes: dict[str, Axis]
-    free: set[str]
-    widths: list[Expr]
+    return allocate_around([b for b in used if b not in sinking], result)
 
 
 def _vector_loops(statement: Statement) -> list[For]:
     return [loop for loop in loops_in(statement) if "vectorized" in loop.marks]
 
 
-def _has_threads(statement: Statement) -> bool:
-    """Whether loops in it are, or will be, bound to threads."""
-    return any("vectorized" in loop.marks or loop.tag.startswith(THREAD) for loop in loops_in(statement))
-
-
-@dataclass(frozen=True)
-class _Room:
+class _Room(NamedTuple):
     """The thread axis of loops that the schedule leaves open, its most threads, whether a second is used."""
 
     tag: str
@@ -88,18 +66,23 @@ class _Room:
     second: bool
 
 
-class _Binder:
-    """The binding of one kernel's loops."""
+class Binding:
+    """A kernel's statement with one `Axis` for each thread axis; `scheduled` are those that the schedule binds.
+
+    `widths` are the extents of the open loops of a scan that one block runs.
+    """
 
     def __init__(
-        self, free: Collection[int], of_scan: bool, wide: bool, use_blocks: bool, room: _Room,
-        bound: Mapping[str, list[Expr]],
+        self, statement: Statement, free: Collection[int], of_scan: bool, wide: bool, use_blocks: bool,
+        room: _Room, bound: Mapping[str, list[Expr]],
     ) -> None:  # fmt: skip
         self.free, self.of_scan, self.wide, self.use_blocks = free, of_scan, wide, use_blocks
         self.room, self.bound = room, bound
-        self.widths: list[Expr] = []  # of free loops in a scan that one block runs
+        self.widths: list[Expr] = []
         self.axes: dict[str, Axis] = {}
-        self.scheduled: set[str] = set()  # thread axes that are bound by the schedule
+        self.scheduled: set[str] = set()
+        self.statement = self.walk(statement, ())
+        self.axes = {tag: self.axes[tag] for tag in sorted(self.axes, key=lambda tag: _DIMENSIONS.find(tag[-1]))}
 
     def axis(self, tag: str) -> Axis:
         return self.axes.setdefault(tag, Axis(tag, None, "thread"))
@@ -123,7 +106,8 @@ class _Binder:
         in_threads = any(tag.startswith(THREAD) for tag in outer_tags)
         in_blocks = any(not tag.startswith(THREAD) for tag in outer_tags)
         free_block = next((tag for tag in _BLOCKS if tag not in outer_tags), "")
-        is_column = "vectorized" in statement.marks or not _has_threads(statement.body)
+        has_threads = any(loop.tag.startswith(THREAD) for loop in loops_in(statement.body))
+        is_column = "vectorized" in statement.marks or not (has_threads or _vector_loops(statement.body))
         is_parallel = "parallel" in statement.marks and (self.use_blocks or id(statement.axis) not in self.free)
         if is_parallel and is_column and not in_threads and not in_blocks:
             return self.split(statement, self.few(_THREADS_OF_COLUMNS), _BLOCKS[0], self.room.tag, outer_tags)
@@ -227,7 +211,9 @@ def _rooms(bound: Mapping[str, list[Expr]]) -> Iterator[_Room]:
     yield from (_Room(tag, most, second=False) for most in _VECTORS if most == 1 or len(unknown) < 2)
 
 
-def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool, use_blocks: bool = True) -> Bound:
+def bind(
+    statement: Statement, free: Collection[int], of_scan: bool, wide: bool, use_blocks: bool = True
+) -> Binding:
     """A kernel with its thread axes; `free` are the ids of axes of stages that the schedule leaves open.
 
     A scan whose columns all need each other runs in one block, which has barriers; `wide` gives it several blocks.
@@ -235,12 +221,10 @@ def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool,
     """
     bound = {tag: each for tag, each in tag_extents(statement).items() if tag != "vthread"}
     for room in _rooms(bound):
-        binder = _Binder(free, of_scan, wide, use_blocks, room, bound)
-        body = binder.walk(statement, ())
-        if least_threads(tag_extents(body)) <= MAX_THREADS:
+        binding = Binding(statement, free, of_scan, wide, use_blocks, room, bound)
+        if least_threads(tag_extents(binding.statement)) <= MAX_THREADS:
             break
-    order = sorted(binder.axes, key=lambda tag: _DIMENSIONS.find(tag[-1]))
-    return Bound(body, {tag: binder.axes[tag] for tag in order}, set(order) - binder.scheduled, binder.widths)
+    return binding
 
 
 def least_threads(extents: Mapping[str, list[Expr]]) -> int:

@@ -40,16 +40,10 @@ def steps_in(ranges: Bounds, axis: Axis) -> Linear:
     return linear(ranges[axis][1]).plus(Linear(1))
 
 
-def extent_in(ranges: Bounds, axis: Axis) -> int | None:
-    """The number of steps of the loop over an axis, if it is a constant."""
-    steps = steps_in(ranges, axis)
-    return None if steps.terms else steps.constant
-
-
 def _determines_step(one: Linear, other: Linear, a: Access, b: Access, axis: Axis, known: list[Axis]) -> bool:
     """Whether two accesses with one value of this index are of the same step of a thread axis."""
     (width, one), (other_width, other) = _factored_out(one, axis), _factored_out(other, axis)
-    if not (width.terms or width.constant > 0) or not _equal(width, other_width):
+    if not (width.terms or width.constant > 0) or not width.equals(other_width):
         return False
     for name, (coefficient, atom) in list(one.terms.items()):
         is_shared = atom.op == "var" or any(atom is each for each in known)
@@ -60,15 +54,10 @@ def _determines_step(one: Linear, other: Linear, a: Access, b: Access, axis: Axi
     sizes = [steps_in(a.ranges, axis), steps_in(b.ranges, axis)]
     if not (width.terms or sizes[0].terms or sizes[1].terms):
         period = width.constant * max(sizes[0].constant, sizes[1].constant)
-        one, other = _below(one, period), _below(other, period)
-    elif _equal(sizes[0], sizes[1]) and _equal(width, Linear(1)):
-        one, other = _below_size(one, sizes[0]), _below_size(other, sizes[0])
+        one, other = (each.drop(lambda coefficient, atom: coefficient % period == 0) for each in (one, other))
+    elif sizes[0].equals(sizes[1]) and width.equals(Linear(1)):
+        one, other = (each.drop(lambda _, atom: _is_multiple(atom, sizes[0])) for each in (one, other))
     return inside(one, width, a.ranges, axis) and inside(other, width, b.ranges, axis)
-
-
-def _equal(one: Linear, other: Linear) -> bool:
-    difference = one.plus(other, -1)
-    return not difference.terms and not difference.constant
 
 
 def _factored_out(form: Linear, axis: Axis) -> tuple[Linear, Linear]:
@@ -84,19 +73,8 @@ def _factored_out(form: Linear, axis: Axis) -> tuple[Linear, Linear]:
     return Linear(0), form
 
 
-def _below(form: Linear, period: int) -> Linear:
-    """A form without its terms that are multiples of a number."""
-    terms = {name: term for name, term in form.terms.items() if term[0] % period}
-    return Linear(form.constant, terms)
-
-
-def _below_size(form: Linear, period: Linear) -> Linear:
-    """A form without its terms that are multiples of a size."""
-
-    def is_whole(atom: Expr) -> bool:
-        return atom.op == "mul" and any(_equal(linear(arg), period) for arg in atom.args)
-
-    return Linear(form.constant, {name: term for name, term in form.terms.items() if not is_whole(term[1])})
+def _is_multiple(atom: Expr, size: Linear) -> bool:
+    return atom.op == "mul" and any(linear(arg).equals(size) for arg in atom.args)
 
 
 def _has_fused(access: Access) -> bool:

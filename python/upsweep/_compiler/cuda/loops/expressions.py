@@ -6,20 +6,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Expr, has_loads, lowest
+from upsweep._compiler.cuda.scalars import FUNCTIONS
+from upsweep._compiler.loops.expression_text import SIGNS
+from upsweep._compiler.loops.expressions import Expr, has_loads, lowest, outside_loads
 from upsweep._compiler.loops.traversal import fold
 
 TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64", "bool": "bool"}
 
 _FORMS = {
-    "add": "({0} + {1})", "sub": "({0} - {1})", "mul": "({0} * {1})", "div": "({0} / {1})",
+    **{op: f"({{0}} {sign} {{1}})" for op, sign in SIGNS.items()},
+    **{op: f"{op}({{0}})" for op in (*FUNCTIONS, "exp")},
     "floordiv": "floor_div({0}, {1})", "mod": "floor_mod({0}, {1})", "min": "lesser({0}, {1})",
     "max": "greater({0}, {1})", "pow": "pow({0}, {1})", "neg": "(-{0})", "abs": "magnitude({0})",
-    "exp": "exp({0})", "log": "log({0})", "sqrt": "sqrt({0})", "rsqrt": "(1 / sqrt({0}))", "sin": "sin({0})",
-    "cos": "cos({0})", "tanh": "tanh({0})", "atan": "atan({0})", "asin": "asin({0})", "acos": "acos({0})",
-    "sigmoid": "(1 / (1 + exp(-{0})))", "floor": "floor({0})", "lt": "({0} < {1})", "le": "({0} <= {1})",
-    "gt": "({0} > {1})", "ge": "({0} >= {1})", "eq": "({0} == {1})", "ne": "({0} != {1})",
-    "and": "({0} && {1})", "or": "({0} || {1})", "not": "(!{0})", "select": "({0} ? {1} : {2})",
+    "rsqrt": "(1 / sqrt({0}))", "sigmoid": "(1 / (1 + exp(-{0})))", "not": "(!{0})", "select": "({0} ? {1} : {2})",
 }  # fmt: skip
 # Integers of the data wrap around; those of indices never overflow, which the compiler may use.
 _WRAPPING = {
@@ -45,9 +44,7 @@ def literal(value: Any, dtype: str) -> str:
 
 def expression(expr: Expr, atom: Callable[[Expr], str]) -> str:
     """An expression; `atom` writes axes, sizes and loads."""
-    return fold(
-        expr, lambda node, args: _text(node, args, atom), None, lambda node: () if node.op == "load" else node.args
-    )
+    return fold(expr, lambda node, args: _text(node, args, atom), None, outside_loads)
 
 
 def _text(expr: Expr, args: list[str], atom: Callable[[Expr], str]) -> str:

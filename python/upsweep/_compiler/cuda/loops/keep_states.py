@@ -10,13 +10,21 @@ becomes, with buffers in a thread's registers or a block's shared memory,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from upsweep._compiler.cuda.loops.memory_scopes import memory_scopes
-from upsweep._compiler.loops.accesses import accesses_of
-from upsweep._compiler.loops.expressions import Axis, Expr, constant_of, contains, index_const, load, substitute
+from upsweep._compiler.loops.accesses import Access, accesses_by_buffer
+from upsweep._compiler.loops.expressions import (
+    Axis,
+    Expr,
+    constant_of,
+    constant_product,
+    contains,
+    index_const,
+    load,
+    substitute,
+)
 from upsweep._compiler.loops.linear import Linear, linear, simplified
 from upsweep._compiler.loops.rewrite import (
     allocate_around,
@@ -26,16 +34,16 @@ from upsweep._compiler.loops.rewrite import (
     replace_statement,
     rewritten,
 )
-from upsweep._compiler.loops.statements import Block, Buffer, For, If, Statement, Store, all_statements
+from upsweep._compiler.loops.statements import Block, Buffer, For, If, Statement, Store, loops_in, stores_in
 from upsweep._compiler.loops.traversal import walk
 
 MAX_UNROLLED = 16
 _MAX_BACK = 8
 
 
-def is_scan(statement: Statement) -> bool:
-    """Whether it is a loop over the steps of a scan."""
-    return isinstance(statement, For) and statement.axis.kind == "scan"
+def scan_loops(statement: Statement) -> list[For]:
+    """The loops over the steps of scans."""
+    return [loop for loop in loops_in(statement) if loop.axis.kind == "scan"]
 
 
 def is_long(loop: For) -> bool:
@@ -52,18 +60,19 @@ class _State:
     depth: int
     new: Buffer
     before: list[Buffer]
-    path: tuple[Statement, ...]
+    path: tuple[Statement, ...]  # the loops over its elements, and conditions
     indices: tuple[Expr, ...]  # after the step
 
 
 def keep_states(statement: Statement, axes: Mapping[str, Axis]) -> Statement:
     """The kernel with those states kept that fit the memory of threads or blocks."""
-    loops = [each for each in all_statements(statement) if is_scan(each)]
+    loops = scan_loops(statement)
     if not loops:
         return statement
     outer, step = loops[0], loops[-1]
-    assert isinstance(step, For)
-    states = [state for buffer in _written(step) if (state := _state(buffer, step)) is not None]
+    written = dict.fromkeys(store.buffer for store in stores_in(step))
+    accesses = accesses_by_buffer(step)
+    states = [state for buffer in written if (state := _state(buffer, accesses[buffer], step)) is not None]
     while states:
         result = _with_states(statement, outer, step, states)
         scopes = memory_scopes(result, axes)
@@ -74,13 +83,8 @@ def keep_states(statement: Statement, axes: Mapping[str, Axis]) -> Statement:
     return statement
 
 
-def _written(step: For) -> list[Buffer]:
-    return list(dict.fromkeys(each.buffer for each in all_statements(step) if isinstance(each, Store)))
-
-
-def _state(buffer: Buffer, step: For) -> _State | None:
+def _state(buffer: Buffer, accesses: list[Access], step: For) -> _State | None:
     """The state that a buffer's accesses in the loop describe; None if it is none, or cannot be kept."""
-    accesses = [access for access in accesses_of(step) if access.buffer is buffer]
     stores = [access for access in accesses if access.is_store]
     if not buffer.shape or not contains(stores[0].indices[0], [step.axis]):
         return None
@@ -95,20 +99,13 @@ def _state(buffer: Buffer, step: For) -> _State | None:
     if not 1 <= depth <= _MAX_BACK:
         return None
     store, path = next((s, p) for s, p in paths_to(step.body) if s.buffer is buffer)
-    spatial = _spatial_path(path)
-    if spatial is None:
+    n_elements = constant_product(each.extent for each in path if isinstance(each, For) and not each.tag)
+    if n_elements is None or n_elements > MAX_UNROLLED:  # of a thread
         return None
     shape = buffer.shape[1:]
     before = [Buffer(f"{buffer.name}.{d + 1}", shape, buffer.dtype) for d in range(depth)]
     new = Buffer(f"{buffer.name}.new", shape, buffer.dtype)
-    return _State(buffer, time, depth, new, before, spatial, store.indices[1:])
-
-
-def _spatial_path(path: tuple[Statement, ...]) -> tuple[Statement, ...] | None:
-    """The loops over a state's elements; None where a thread's part of them is not a small constant."""
-    sizes = [constant_of(each.extent) for each in path if isinstance(each, For) and not each.tag]
-    is_known = None not in sizes
-    return path if is_known and math.prod(size for size in sizes if size is not None) <= MAX_UNROLLED else None
+    return _State(buffer, time, depth, new, before, path, store.indices[1:])
 
 
 def around(path: tuple[Statement, ...], body: Statement) -> Statement:
@@ -135,7 +132,7 @@ def _with_states(statement: Statement, outer: Statement, step: For, states: list
         return substitute(expr, values)
 
     def redirected(each: Statement) -> Statement:
-        if isinstance(each, For) and not (each.tag or is_scan(each) or is_long(each)):
+        if isinstance(each, For) and not (each.tag or each.axis.kind == "scan" or is_long(each)):
             return For(each.axis, each.extent, each.body, each.marks | {"unrolled"})
         if isinstance(each, Store):
             state = next((s for s in states if s.buffer is each.buffer), None)
@@ -145,7 +142,7 @@ def _with_states(statement: Statement, outer: Statement, step: For, states: list
 
     body = rewritten(mapped(step.body, change), redirected)
     body = block_of(body, *(around(state.path, _commit(state)) for state in states))
-    scans = [each.axis for each in all_statements(outer) if isinstance(each, For) and is_scan(each)]
+    scans = [loop.axis for loop in scan_loops(outer)]
     zeros: dict[Expr, Expr] = {axis: index_const(0) for axis in scans}
     first = []
     for state in states:  # without the conditions on the step

@@ -8,19 +8,19 @@ grid's. `program` and `keep_states` call `memory_scopes`.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from upsweep._compiler.cuda.loops.binding import THREAD
-from upsweep._compiler.cuda.loops.conflicts import allocations, extent_in, inside
-from upsweep._compiler.loops.accesses import Access, accesses_of
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, index_const
+from upsweep._compiler.cuda.loops.conflicts import allocations, inside, steps_in
+from upsweep._compiler.loops.accesses import Access, accesses_by_buffer
+from upsweep._compiler.loops.expression_text import expression_text
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, constant_product, index_const
 from upsweep._compiler.loops.linear import Linear, linear
 from upsweep._compiler.loops.statements import Buffer, Statement
 
 # Elements of a thread in registers, and on its stack; larger buffers are in global memory.
-MAX_IN_REGISTERS = 64
+_MAX_IN_REGISTERS = 64
 _MAX_OF_THREAD = 2048
 
 
@@ -48,12 +48,21 @@ class Scope:
 
     def count(self) -> int | None:
         """How many elements these are, if that is a constant."""
-        sizes = list(map(constant_of, self.extents()))
-        return None if None in sizes else math.prod(size for size in sizes if size is not None)
+        return constant_product(self.extents())
 
     def size(self) -> Expr:
         """The number of elements of that part."""
         return functools.reduce(functools.partial(binary, "mul"), self.extents(), index_const(1))
+
+    def text(self) -> str:
+        """The scope in the text of a nest."""
+        if self.level == "thread":
+            count = self.count() or 1
+            return f"{'registers' if count <= _MAX_IN_REGISTERS else 'stack'}: {count} of each thread"
+        if self.level == "block":
+            sizes = " * ".join(expression_text(e, inside=True) for e in self.extents() if constant_of(e) != 1)
+            return f"shared: {sizes or 1} of each block"
+        return "global"
 
     def local(self, indices: Sequence[Expr], axes: Mapping[str, Axis]) -> tuple[Expr, ...]:
         """The indices of an element in that part."""
@@ -65,15 +74,8 @@ class Scope:
             form = linear(index)
             for tag in cut.removed:
                 form = form.without(axes[tag])
-            local.append(_divided(form, cut.divisor).expr())
+            local.append(form.over(cut.divisor).expr())
         return tuple(local)
-
-
-def _divided(form: Linear, divisor: int) -> Linear:
-    if divisor == 1:
-        return form
-    terms = {name: (coefficient // divisor, atom) for name, (coefficient, atom) in form.terms.items()}
-    return Linear(form.constant // divisor, terms)
 
 
 def _cut(accesses: list[Access], d: int, axes: Mapping[str, Axis], extent: Expr) -> _Cut:
@@ -109,22 +111,16 @@ def _is_nested(
 
 def _period(accesses: list[Access], d: int, axis: Axis, width: int) -> int:
     """The number of which an index without the thread's own is a multiple; 0 if there is none."""
-    sizes = {extent_in(access.ranges, axis) for access in accesses}
+    sizes = {constant_of(steps_in(access.ranges, axis).expr()) for access in accesses}
     size = sizes.pop()
     if width != 1 or sizes or size is None:
         return 0
-    for access in accesses:
-        form = access.forms[d].without(axis)
-        if form.constant % size or any(coefficient % size for coefficient, _ in form.terms.values()):
-            return 0
-    return size
+    return size if all(access.forms[d].without(axis).is_multiple_of(size) for access in accesses) else 0
 
 
 def memory_scopes(statement: Statement, axes: Mapping[str, Axis]) -> dict[Buffer, Scope]:
     """The scopes of all buffers that a kernel allocates."""
-    accesses: dict[Buffer, list[Access]] = {}
-    for access in accesses_of(statement):
-        accesses.setdefault(access.buffer, []).append(access)
+    accesses = accesses_by_buffer(statement)
     return {
         buffer: _scope(buffer, accesses.get(buffer, []), around, axes)
         for buffer, around in allocations(statement).items()

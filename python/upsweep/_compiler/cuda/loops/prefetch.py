@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from upsweep._compiler.cuda.loops.keep_states import around, is_long, is_scan
+from upsweep._compiler.cuda.loops.keep_states import around, is_long, scan_loops
 from upsweep._compiler.loops.expressions import (
     Axis,
     Expr,
@@ -21,7 +21,9 @@ from upsweep._compiler.loops.expressions import (
     index_const,
     key,
     load,
+    outside_loads,
     substitute,
+    with_args,
 )
 from upsweep._compiler.loops.linear import linear, simplified
 from upsweep._compiler.loops.rewrite import (
@@ -32,8 +34,8 @@ from upsweep._compiler.loops.rewrite import (
     replace_statement,
     with_inner,
 )
-from upsweep._compiler.loops.statements import Buffer, For, If, Statement, Store, all_statements, loops_in
-from upsweep._compiler.loops.traversal import fold
+from upsweep._compiler.loops.statements import Buffer, For, If, Statement, Store, loops_in, stored_buffers
+from upsweep._compiler.loops.traversal import fold, walk
 
 # Elements that a thread has in flight, of all inputs together.
 _IN_FLIGHT = 32
@@ -52,11 +54,10 @@ class _Stream:
 
 def prefetch(statement: Statement) -> Statement:
     """The kernel with its scan's inputs prefetched, if the scan has one loop over its steps."""
-    loops = [each for each in all_statements(statement) if is_scan(each)]
+    loops = scan_loops(statement)
     if len(loops) != 1:
         return statement
     step = loops[0]
-    assert isinstance(step, For)
     streams = _streams(step)
     if not streams:
         return statement
@@ -71,7 +72,7 @@ def prefetch(statement: Statement) -> Statement:
 
 
 def _streams(step: For) -> list[_Stream]:
-    written = {each.buffer for each in all_statements(step) if isinstance(each, Store)}
+    written = stored_buffers(step)
     streams: list[_Stream] = []
     left = _IN_FLIGHT
     for store, path in paths_to(step.body):
@@ -94,14 +95,11 @@ def _streams(step: For) -> list[_Stream]:
 
 def _always_read(expr: Expr) -> list[Expr]:
     """The loads of an expression, without those that a select may leave out."""
-    stack, seen = [expr], dict[int, Expr]()
-    while stack:
-        node = stack.pop()
-        if id(node) not in seen:
-            seen[id(node)] = node
-            args = () if node.op == "load" else node.args
-            stack += reversed(args[:1] if node.op in ("select", "and", "or") else args)
-    return [node for node in seen.values() if node.op == "load"]
+
+    def always(node: Expr) -> tuple[Expr, ...]:
+        return node.args[:1] if node.op in ("select", "and", "or") else outside_loads(node)
+
+    return [node for node in walk(expr, always) if node.op == "load"]
 
 
 def _prefetched(step: For, streams: list[_Stream], n_steps: int) -> Statement:
@@ -127,11 +125,10 @@ def _prefetched(step: For, streams: list[_Stream], n_steps: int) -> Statement:
         if node.op == "load":
             stream = by_key.get(key(node))
             return node if stream is None else load(stream.buffer, (current, *stream.indices))
-        same = all(new is old for new, old in zip(args, node.args))
-        return node if same else Expr(node.op, tuple(args), node.dtype, node.static, node.where)
+        return with_args(node, args)
 
     def change(expr: Expr) -> Expr:
-        return fold(expr, changed, None, lambda node: () if node.op == "load" else node.args)
+        return fold(expr, changed, None, outside_loads)
 
     def exchanged(statement: Statement, path: tuple[Statement, ...]) -> Statement:
         if isinstance(statement, Store):

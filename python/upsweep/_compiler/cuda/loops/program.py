@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from upsweep._compiler.cuda.loops.barriers import BlocksConflict, check_blocks, with_barriers
-from upsweep._compiler.cuda.loops.binding import MAX_THREADS, bind, least_threads, tag_extents
-from upsweep._compiler.cuda.loops.fuse_loops import fused
+from upsweep._compiler.cuda.loops.barriers import BlocksConflict, check_blocks, fused, with_barriers
+from upsweep._compiler.cuda.loops.binding import bind, least_threads, tag_extents
 from upsweep._compiler.cuda.loops.keep_states import keep_states
-from upsweep._compiler.cuda.loops.kernel import Kernel, Layout, too_many_threads
-from upsweep._compiler.cuda.loops.launch_plan import Plan, plan_launches
+from upsweep._compiler.cuda.loops.kernel import Kernel
+from upsweep._compiler.cuda.loops.launch_plan import Plan
 from upsweep._compiler.cuda.loops.memory_scopes import memory_scopes
 from upsweep._compiler.cuda.loops.prefetch import prefetch
 from upsweep._compiler.cuda.loops.render import render_kernel
 from upsweep._compiler.cuda.loops.split_kernels import Part, split_nest, split_part, with_memory
 from upsweep._compiler.cuda.loops.tile_rows import choose_rows, tile_rows
-from upsweep._compiler.loops.expressions import ITEM_BYTES, Expr, constant_of
+from upsweep._compiler.loops.expressions import Expr, constant_of
 from upsweep._compiler.loops.rewrite import used_buffers
 from upsweep._compiler.loops.sizes import Sizes, evaluator
 from upsweep._compiler.loops.statements import Allocate, Block, Buffer, Statement, nest_text
@@ -32,28 +31,13 @@ WIDE = 4096
 
 
 class Program:
-    """The kernels of a nest.
+    """The kernels of a nest, `body`, as it is lowered for any target.
 
-    Parameters
-    ----------
-    body : Statement
-        The nest, as it is lowered for any target.
-    buffers : list of Buffer
-        Those of the call's arrays.
-    sizes : list of Expr
-        All symbolic sizes.
-    free : collection of int
-        Ids of the axes of stages that the schedule leaves open.
-    name : str
-        The function's, in messages.
-    wide : bool
-        Scans whose columns all need each other take several blocks, launched step by step, instead of one.
-
-    Raises
-    ------
-    ValueError
-        A thread axis is bound twice, blocks need each other's values, threads do where no barrier can stand,
-        or a block has more threads than a device takes.
+    `buffers` are those of the call's arrays, `sizes` all symbolic sizes, `free` the ids of the axes of stages that
+    the schedule leaves open; messages call the function `name`. With `wide`, scans whose columns all need each
+    other take several blocks, launched step by step, instead of one. ValueError: a thread axis is bound twice,
+    blocks need each other's values, threads do where no barrier can stand, or a block has more threads than a
+    device takes.
     """
 
     def __init__(
@@ -95,7 +79,7 @@ class Program:
         bound = bind(statement, self.free, part.of_scan, self.wide, use_blocks)
         self.widths += bound.widths
         axes, statement = bound.axes, bound.statement
-        if _ROWS in bound.free:
+        if _ROWS in axes and _ROWS not in bound.scheduled:
             n_rows = choose_rows(statement, axes[_ROWS])
             statement = tile_rows(statement, axes[_ROWS], n_rows) if n_rows > 1 else statement
         statement = prefetch(keep_states(statement, axes))
@@ -103,20 +87,14 @@ class Program:
         kernel = Kernel(f"kernel_{n}", statement, axes, tag_extents(statement), scopes, part.loops)
         check_blocks(kernel, self.name)
         kernel.statement = fused(with_barriers(kernel, self.name))
-        kernel.annotate_scopes()
-        n_threads = least_threads(kernel.extents)
-        if n_threads > MAX_THREADS:
-            raise too_many_threads(self.name, n_threads, kernel.thread_extents)
+        for buffer, scope in scopes.items():
+            buffer.scope = scope.text()
+        kernel.check_threads(least_threads(kernel.extents), self.name)
         return kernel
 
     def is_wide(self, sizes: Sizes) -> bool:
         """Whether a scan that one block takes has `WIDE` columns and more."""
         return any(evaluator(width)(sizes) >= WIDE for width in self.widths)
-
-    @property
-    def item_sizes(self) -> list[int]:
-        """The bytes of an element of each of the call's arrays."""
-        return [ITEM_BYTES[buffer.dtype] for buffer in self.buffers]
 
     def blocks_buffers(self) -> frozenset[Buffer]:
         """The buffers in shared memory where it has room for all."""
@@ -125,30 +103,23 @@ class Program:
 
     def _lay_out(self) -> None:
         """Assign positions in `Call.numbers`; the last ones are those of each kernel."""
-        buffers: dict[Buffer, int] = {}
+        common: dict[Buffer | Expr, int] = {}
         position = 0
-        for buffer in self.buffers:
-            buffers[buffer] = position
+        for buffer in self.buffers:  # the strides follow
+            common[buffer] = position
             position += 1 + len(buffer.shape)
-        between = {buffer: position + n for n, buffer in enumerate(self.between)}
-        position += len(between)
-        sizes = {size: position + n for n, size in enumerate(self.sizes)}
-        position += len(sizes)
-        indices = [loop.index for kernel in self.kernels for loop in kernel.loops]
-        self._indices = {index: position + n for n, index in enumerate(dict.fromkeys(indices))}
-        position += len(self._indices)
-        self._layouts: list[Layout] = []
+        indices = dict.fromkeys(loop.index for kernel in self.kernels for loop in kernel.loops)
+        rest: list[Buffer | Expr] = [*self.between, *self.sizes, *indices]
+        for each in rest:
+            common[each] = position
+            position += 1
         for kernel in self.kernels:
             used = used_buffers(kernel.statement)
-            layout = Layout(
-                {b: p for b, p in buffers.items() if b in used},
-                {b: p for b, p in between.items() if b in used}, sizes | self._indices,
-            )  # fmt: skip
-            layout.tags = {tag: position + n for n, tag in enumerate(kernel.axes)}
-            position += len(kernel.axes)
-            layout.memory = {b: position + n for n, b in enumerate(kernel.in_memory())}
-            position += len(layout.memory)
-            self._layouts.append(layout)
+            kernel.positions.update((k, n) for k, n in common.items() if isinstance(k, Expr) or k in used)
+            own: list[str | Buffer] = [*kernel.axes, *kernel.in_memory()]
+            for thing in own:
+                kernel.positions[thing] = position
+                position += 1
         self.n_numbers = position
 
     def render(self, in_shared: frozenset[Buffer], dense: frozenset[Buffer]) -> str:
@@ -159,12 +130,13 @@ class Program:
         """
         parts = [(_SOURCES / f"{part}.cuh").read_text() for part in ("device", "nest")]
         call = f"struct Call {{\n    int64 numbers[{max(1, self.n_numbers)}];\n}};\n"
-        kernels = [render_kernel(k, layout, in_shared, dense) for k, layout in zip(self.kernels, self._layouts)]
+        arrays = frozenset(self.buffers)
+        kernels = [render_kernel(kernel, arrays, in_shared, dense) for kernel in self.kernels]
         return "\n".join([*parts, call, *kernels])
 
     def plan(self, sizes: Sizes, names: Sequence[str], shared_limit: int) -> Plan:
-        """The launches for known sizes, see `plan_launches`; `names` are the sizes' keys in order."""
-        return plan_launches(self.name, self.kernels, self.between, self._indices, sizes, names, shared_limit)
+        """The launches for known sizes; `names` are the sizes' keys in order."""
+        return Plan(self.name, self.kernels, self.between, sizes, names, shared_limit)
 
 
 def programs_of(

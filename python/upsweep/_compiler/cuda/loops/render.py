@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from upsweep._compiler.cuda.loops.binding import THREAD
 from upsweep._compiler.cuda.loops.conflicts import same_extents
 from upsweep._compiler.cuda.loops.expressions import TYPES, expression
-from upsweep._compiler.cuda.loops.kernel import Kernel, Layout
+from upsweep._compiler.cuda.loops.kernel import Kernel
 from upsweep._compiler.cuda.loops.memory_scopes import Scope
 from upsweep._compiler.loops.expressions import Expr, constant_of
 from upsweep._compiler.loops.reductions import initialised_sum, innermost_store, paired_steps
@@ -46,29 +46,29 @@ class _Names:
     """C++ identifiers, one for each object."""
 
     def __init__(self) -> None:
-        self.known: dict[int, str] = {}
-        self.objects: list[object] = []  # alive, so that no id is used again
+        self.known: dict[object, str] = {}
 
     def of(self, thing: object, hint: str) -> str:
-        if id(thing) not in self.known:
-            self.objects.append(thing)
+        if thing not in self.known:
             plain = re.sub(r"[^0-9A-Za-z]+", "_", hint).strip("_")
-            self.known[id(thing)] = f"{plain if plain[:1].isalpha() else f'v{plain}'}_{len(self.known)}"
-        return self.known[id(thing)]
+            self.known[thing] = f"{plain if plain[:1].isalpha() else f'v{plain}'}_{len(self.known)}"
+        return self.known[thing]
 
 
 class _Writer:
     """One kernel while it is written."""
 
     def __init__(
-        self, kernel: Kernel, layout: Layout, in_shared: frozenset[Buffer], dense: frozenset[Buffer]
+        self, kernel: Kernel, arrays: frozenset[Buffer], in_shared: frozenset[Buffer], dense: frozenset[Buffer]
     ) -> None:
-        self.layout, self.axes, self.extents, self.scopes = layout, kernel.axes, kernel.extents, kernel.scopes
+        self.arrays, self.positions, self.axes, self.extents, self.scopes = (
+            arrays, kernel.positions, kernel.axes, kernel.extents, kernel.scopes,
+        )  # fmt: skip
         self.in_shared, self.dense, self.written = in_shared, dense, stored_buffers(kernel.statement)
         self.names = _Names()
         self.lines: list[str] = []
         self.indent = 1
-        self.running: dict[tuple[int, tuple[str, ...]], str] = {}  # elements that a sum has in a register
+        self.running: dict[tuple[Buffer, tuple[str, ...]], str] = {}  # elements that a sum has in a register
 
     def put(self, line: str) -> None:
         self.lines.append("    " * self.indent + line)
@@ -85,8 +85,8 @@ class _Writer:
         self.indent -= 1
         self.put("}")
 
-    def number(self, position: int) -> str:
-        return f"call.numbers[{position}]"
+    def number(self, thing: Buffer | Expr | str, after: int = 0) -> str:
+        return f"call.numbers[{self.positions[thing] + after}]"
 
     # ---- expressions ----
 
@@ -97,7 +97,7 @@ class _Writer:
         if expr.op in ("axis", "var"):
             return self.names.of(expr, str(expr.static[0]))
         buffer = expr.static[0]
-        running = self.running.get((id(buffer), tuple(map(self.value, expr.args))))
+        running = self.running.get((buffer, tuple(map(self.value, expr.args))))
         if running is not None:
             return running
         element = self.element(buffer, expr.args)
@@ -108,7 +108,7 @@ class _Writer:
     def element(self, buffer: Buffer, indices: Sequence[Expr]) -> str:
         name = self.names.of(buffer, buffer.name)
         scope = self.scopes.get(buffer)
-        if scope is None and buffer in self.layout.buffers:
+        if buffer in self.arrays:
             terms = [f"({self.value(index)}) * {name}_stride{d}" for d, index in enumerate(indices)]
             return f"{name}[{' + '.join(terms) or '0'}]"
         extents: tuple[Expr, ...] = buffer.shape
@@ -125,8 +125,8 @@ class _Writer:
 
     def begin(self) -> None:
         """Sizes, thread indices and pointers as variables."""
-        for size, position in self.layout.sizes.items():
-            self.put(f"const int64 {self.names.of(size, size.static[0])} = {self.number(position)};")
+        for size in (each for each in self.positions if isinstance(each, Expr)):
+            self.put(f"const int64 {self.names.of(size, size.static[0])} = {self.number(size)};")
         for kind in ("blockIdx", THREAD):
             tags = [tag for tag in self.axes if tag.startswith(THREAD) == (kind == THREAD)]
             left = f"{kind}_left"
@@ -138,31 +138,31 @@ class _Writer:
                 self.put(f"const int64 {name} = {left if is_last else f'{left} % {extent}'};")
                 if not is_last:
                     self.put(f"{left} /= {extent};")
-        for buffer, position in {**self.layout.buffers, **self.layout.between}.items():
-            self.argument(buffer, position)
+        for buffer in (each for each in self.positions if isinstance(each, Buffer) and each not in self.scopes):
+            self.argument(buffer)
         for buffer, scope in self.scopes.items():
             self.memory(buffer, scope)
 
     def extent_of(self, tag: str) -> str:
         extents = self.extents[tag]
         size = constant_of(extents[0])
-        return str(size) if len(extents) == 1 and size is not None else self.number(self.layout.tags[tag])
+        return str(size) if len(extents) == 1 and size is not None else self.number(tag)
 
-    def argument(self, buffer: Buffer, position: int) -> None:
+    def argument(self, buffer: Buffer) -> None:
         name, kind = self.names.of(buffer, buffer.name), TYPES[buffer.dtype]
         kind = kind if buffer in self.written else f"const {kind}"
-        self.put(f"{kind}* __restrict__ const {name} = reinterpret_cast<{kind}*>({self.number(position)});")
-        if buffer in self.layout.buffers:
+        self.put(f"{kind}* __restrict__ const {name} = reinterpret_cast<{kind}*>({self.number(buffer)});")
+        if buffer in self.arrays:
             for d in range(len(buffer.shape)):
                 is_one = buffer in self.dense and d == len(buffer.shape) - 1
-                self.put(f"const int64 {name}_stride{d} = {1 if is_one else self.number(position + 1 + d)};")
+                self.put(f"const int64 {name}_stride{d} = {1 if is_one else self.number(buffer, 1 + d)};")
 
     def memory(self, buffer: Buffer, scope: Scope) -> None:
         name, kind = self.names.of(buffer, buffer.name), TYPES[buffer.dtype]
         if scope.level == "thread":
             self.put(f"{kind} {name}[{max(1, scope.count() or 1)}];")
             return
-        address = self.number(self.layout.memory[buffer])
+        address = self.number(buffer)
         is_shared = scope.level == "block" and buffer in self.in_shared
         base = f"reinterpret_cast<{kind}*>({'shared_memory() + ' if is_shared else ''}{address})"
         slot = "blockIdx.x" if scope.level == "block" and not is_shared else ""
@@ -236,7 +236,7 @@ class _Writer:
         total = self.names.of(start, f"{start.buffer.name}.total")
         self.put(f"{TYPES[start.buffer.dtype]} {total} = {self.value(start.value)};")
         store = innermost_store(loop)
-        element = (id(store.buffer), tuple(map(self.value, store.indices)))
+        element = (store.buffer, tuple(map(self.value, store.indices)))
         self.running[element] = total
         self.accumulate(loop, total)
         del self.running[element]
@@ -256,9 +256,13 @@ class _Writer:
             self.accumulate(statement.body, total)
 
 
-def render_kernel(kernel: Kernel, layout: Layout, in_shared: frozenset[Buffer], dense: frozenset[Buffer]) -> str:
-    """The text of one kernel; the last dimension of `dense` buffers is contiguous."""
-    writer = _Writer(kernel, layout, in_shared, dense)
+def render_kernel(
+    kernel: Kernel, arrays: frozenset[Buffer], in_shared: frozenset[Buffer], dense: frozenset[Buffer]
+) -> str:
+    """The text of one kernel; `arrays` are the buffers of the call, those in `dense` with a contiguous last
+    dimension.
+    """
+    writer = _Writer(kernel, arrays, in_shared, dense)
     writer.begin()
     writer.write(kernel.statement, frozenset(), frozenset())
     bounds = f"__launch_bounds__({kernel.max_threads()})"

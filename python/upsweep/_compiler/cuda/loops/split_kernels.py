@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from upsweep._compiler.cuda.loops.binding import sunk
-from upsweep._compiler.cuda.loops.keep_states import is_scan
+from upsweep._compiler.cuda.loops.keep_states import scan_loops
 from upsweep._compiler.loops.expressions import Expr, variable
 from upsweep._compiler.loops.rewrite import replaced, rewritten, used_buffers
 from upsweep._compiler.loops.statements import Allocate, Block, Buffer, For, If, Produce, Statement, all_statements
@@ -39,7 +39,7 @@ def split_nest(body: Statement) -> tuple[list[Buffer], list[Part]]:
     buffers = [each.buffer for each in all_statements(body) if isinstance(each, Allocate)]
     bare = rewritten(body, lambda each: each.body if isinstance(each, Allocate) else each)
     steps = bare.steps if isinstance(bare, Block) else [bare]
-    return buffers, [Part(step, any(map(is_scan, all_statements(step)))) for step in steps]
+    return buffers, [Part(step, bool(scan_loops(step))) for step in steps]
 
 
 def split_part(part: Part) -> list[Part] | None:
@@ -53,8 +53,7 @@ def split_part(part: Part) -> list[Part] | None:
             name = statement.name
         statement = statement.body
     loops = part.loops
-    if is_scan(statement):
-        assert isinstance(statement, For)
+    if isinstance(statement, For) and statement.axis.kind == "scan":
         loop = HostLoop(variable(statement.axis.name), statement.extent)
         loops = (*loops, loop)
         statement = replaced(statement.body, {statement.axis: loop.index})

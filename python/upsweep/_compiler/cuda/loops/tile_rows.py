@@ -12,21 +12,12 @@ it by R until the multiply-adds, one for each load of h from shared memory, take
 
 from __future__ import annotations
 
-from upsweep._compiler.cuda.loops.keep_states import is_scan
+from upsweep._compiler.cuda.loops.keep_states import scan_loops
 from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, contains, index_const, load
 from upsweep._compiler.loops.linear import linear, same
 from upsweep._compiler.loops.reductions import accumulated, initialised_sum
 from upsweep._compiler.loops.rewrite import allocate_around, block_of, replaced, with_inner
-from upsweep._compiler.loops.statements import (
-    Buffer,
-    For,
-    If,
-    Statement,
-    Store,
-    all_statements,
-    loads_of,
-    loops_in,
-)
+from upsweep._compiler.loops.statements import Buffer, For, If, Statement, Store, loads_of, loops_in
 
 _MAX_ROWS = 8
 # Blocks that a device runs at the same time at least; fewer leave processors without work.
@@ -42,7 +33,7 @@ def choose_rows(statement: Statement, axis: Axis) -> int:
     if not sums or not all(same(loop.extent, loops[0].extent) for loop in loops):
         return 1
     size = constant_of(loops[0].extent)
-    if not any(is_scan(each) for each in all_statements(statement)):
+    if not scan_loops(statement):
         return _OF_STAGES if size is None or size >= _FEW else 1
     rows = 1
     while size is not None and rows < _MAX_ROWS and size >= 2 * rows * _BLOCKS:
