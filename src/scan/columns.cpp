@@ -20,16 +20,45 @@ constexpr int kSteps = 4;
 constexpr int kRun = 64;                   // steps between two looks at how large a state may be
 constexpr int64_t kAhead = 4096;           // bytes
 constexpr uint64_t kMinStreamRow = 1024;   // bytes
+constexpr uint64_t kCacheLine = 64;        // bytes
 
+// Vectors of columns that go together: they fill a cache line, which is written at once. Processors combine streaming
+// stores to a line only while few other lines are written in between, and 16 bytes at a time take three times as long.
 template <class T>
-inline Store how_to_store(const ColumnArgs& args) {
-  // A row that fills few lines leaves its first and last one half written, which streaming pays dearly for.
+constexpr int kAbreast = kCacheLine / (kLanes * sizeof(T));
+
+template <class V, int... I>
+inline auto join(V a, V b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, I...);
+}
+// Writes vectors that lie next to each other past the cache, a register at a time.
+template <int N, class V>
+inline void stream_joined(char* target, const V* v) {
+  constexpr int kRegister = kLanes * 8;
+  if constexpr (sizeof(V) == kRegister) {
+    for (int k = 0; k < N; ++k) store_bytes(target + k * kRegister, v[k], Store::kStreamVector);
+  } else {
+    constexpr int kElements = sizeof(V) / sizeof(v[0][0]);
+    decltype(join(v[0], v[0], std::make_integer_sequence<int, 2 * kElements>{})) pairs[N / 2];
+    for (int k = 0; k < N / 2; ++k)
+      pairs[k] = join(v[2 * k], v[2 * k + 1], std::make_integer_sequence<int, 2 * kElements>{});
+    stream_joined<N / 2>(target, pairs);
+  }
+}
+template <class T>
+inline void stream_line(T* target, const Vec* v) {
+  typename Packed<T>::type packed[kAbreast<T>];
+  for (int k = 0; k < kAbreast<T>; ++k) packed[k] = pack<T>(v[k]);
+  stream_joined<kAbreast<T>>((char*)target, packed);
+}
+
+// Whether to write past the cache: where the lines of all steps begin at the same columns. Rows with few lines would
+// leave their first and last one half written, which streaming pays dearly for.
+template <class T>
+inline bool streams(const ColumnArgs& args) {
+  if (!args.stream || args.out == nullptr || (uint64_t)args.out_stride % kCacheLine) return false;
   const uint64_t row = args.n_columns * sizeof(T);
-  const bool rows_join = (uint64_t)args.out_stride == row && args.n_columns % kLanes == 0;
-  if (!args.stream || args.out == nullptr || (row < kMinStreamRow && !rows_join)) return Store::kCached;
-  const uint64_t address = (uint64_t)args.out | (uint64_t)args.out_stride;
-  if (address % (kLanes * sizeof(T)) == 0) return Store::kStreamVector;
-  return address % 16 == 0 && kLanes * sizeof(T) % 16 == 0 ? Store::kStream16 : Store::kCached;
+  return row >= kMinStreamRow || ((uint64_t)args.out_stride == row && (uint64_t)args.out % kCacheLine == 0);
 }
 
 // Column vectors that are whole, and the last one that may not be, through the same code.
@@ -62,28 +91,26 @@ struct Walker {
     const uint8_t* row = args.reset + step * args.reset_stride;
     return args.reset_shared ? (Mask)((row[0] ? -1 : 0) - Mask{}) : load_mask_columns<Whole>(row + col, count);
   }
-  template <bool Whole, Store How = Store::kCached>
+  template <bool Whole>
   inline void write(int64_t step, int64_t col, int count, Vec v) const {
     T* target = (T*)(args.out + step * args.out_stride) + col;
-    if constexpr (Whole) store(target, v, How);
+    if constexpr (Whole) store(target, v);
     else store_some(target, v, count);
   }
 
-  template <bool Whole, int N, Store How>
-  inline Vec advance(int64_t step, int64_t col, int count, Vec state, Vec gamma) const {
-    for (int k = 0; k < N; ++k) {
-      Vec x = token<Whole>(step + k, col, count);
-      if constexpr (HasReset) x = as_operand(x);
-      Vec before = state;
-      state = fma(Gated ? gate<Whole>(step + k, col, count) : gamma, state, x);
-      if constexpr (HasReset) {
-        const Mask drop = dropped<Whole>(step + k, col, count);
-        state = select(drop, x, state);
-        before = select(drop, Vec{}, before);
-      }
-      if (args.out) write<Whole, How>(step + k, col, count, args.exclusive ? before : state);
+  // One step: the state after it is left in `state`, and what is written is returned.
+  template <bool Whole>
+  inline Vec advance(int64_t step, int64_t col, int count, Vec& state, Vec gamma) const {
+    Vec x = token<Whole>(step, col, count);
+    if constexpr (HasReset) x = as_operand(x);
+    Vec before = state;
+    state = fma(Gated ? gate<Whole>(step, col, count) : gamma, state, x);
+    if constexpr (HasReset) {
+      const Mask drop = dropped<Whole>(step, col, count);
+      state = select(drop, x, state);
+      before = select(drop, Vec{}, before);
     }
-    return state;
+    return args.exclusive ? before : state;
   }
 
   // The first step of all has no state before it, and its gate is not read.
@@ -109,26 +136,54 @@ struct Walker {
     }
   }
 
-  template <int N, Store How>
-  inline void advance_all(int64_t step) const {
-    const int64_t whole = args.n_columns - args.n_columns % kLanes;
-    const int rest = (int)(args.n_columns - whole);
-    for (int64_t col = 0; col < whole; col += kLanes) {
-      const Vec gamma = Gated ? Vec{} : load(args.gamma + col);
-      prefetch<N>(step + steps_ahead(), col);
-      store(args.carry + col, advance<true, N, How>(step, col, kLanes, load(args.carry + col), gamma));
+  // N steps of the first `count` columns of a vector.
+  template <int N>
+  inline void advance_some(int64_t step, int64_t col, int count) const {
+    const Vec gamma = Gated ? Vec{} : load_some(args.gamma + col, count);
+    Vec state = load_some(args.carry + col, count);
+    for (int n = 0; n < N; ++n) {
+      const Vec y = advance<false>(step + n, col, count, state, gamma);
+      if (args.out) write<false>(step + n, col, count, y);
     }
-    if (rest) {
-      const Vec gamma = Gated ? Vec{} : load_some(args.gamma + whole, rest);
-      const Vec state = load_some(args.carry + whole, rest);
-      store_some(args.carry + whole, advance<false, N, How>(step, whole, rest, state, gamma), rest);
-    }
+    store_some(args.carry + col, state, count);
   }
 
-  template <Store How>
+  // N steps of some whole vectors of columns; with kStream their outputs are a cache line.
+  template <int N, int Abreast, bool Stream>
+  inline void advance_together(int64_t step, int64_t col) const {
+    Vec gamma[Abreast], state[Abreast], y[Abreast];
+    for (int k = 0; k < Abreast; ++k) {
+      gamma[k] = Gated ? Vec{} : load(args.gamma + col + k * kLanes);
+      state[k] = load(args.carry + col + k * kLanes);
+    }
+    prefetch<N>(step + steps_ahead(), col);
+    for (int n = 0; n < N; ++n) {
+      for (int k = 0; k < Abreast; ++k) y[k] = advance<true>(step + n, col + k * kLanes, kLanes, state[k], gamma[k]);
+      if constexpr (Stream) stream_line((T*)(args.out + (step + n) * args.out_stride) + col, y);
+      else if (args.out)
+        for (int k = 0; k < Abreast; ++k) write<true>(step + n, col + k * kLanes, kLanes, y[k]);
+    }
+    for (int k = 0; k < Abreast; ++k) store(args.carry + col + k * kLanes, state[k]);
+  }
+
+  template <int N, bool Stream>
+  inline void advance_all(int64_t step) const {
+    constexpr int kTogether = kAbreast<T> * kLanes;
+    int64_t col = 0;
+    auto advance_to = [&](int64_t end) {   // through the cache, to the first whole line or behind the last one
+      for (; col + kLanes <= end; col += kLanes) advance_together<N, 1, false>(step, col);
+      if (col < end) advance_some<N>(step, col, (int)(end - col));
+      col = end;
+    };
+    if constexpr (Stream) advance_to(-(uint64_t)args.out % kCacheLine / sizeof(T));
+    for (; col + kTogether <= args.n_columns; col += kTogether) advance_together<N, kAbreast<T>, Stream>(step, col);
+    advance_to(args.n_columns);
+  }
+
+  template <bool Stream>
   void walk(int64_t step) const {
-    for (; step + kSteps <= args.n_steps; step += kSteps) advance_all<kSteps, How>(step);
-    for (; step < args.n_steps; ++step) advance_all<1, How>(step);
+    for (; step + kSteps <= args.n_steps; step += kSteps) advance_all<kSteps, Stream>(step);
+    for (; step < args.n_steps; ++step) advance_all<1, Stream>(step);
   }
 
   void run() const {
@@ -139,11 +194,8 @@ struct Walker {
       if (whole < args.n_columns) start<false>(whole, (int)(args.n_columns - whole));
       step = 1;
     }
-    switch (how_to_store<T>(args)) {
-      case Store::kCached: return walk<Store::kCached>(step);
-      case Store::kStream16: return walk<Store::kStream16>(step);
-      case Store::kStreamVector: return walk<Store::kStreamVector>(step);
-    }
+    if (streams<T>(args)) walk<true>(step);
+    else walk<false>(step);
   }
 
   // (multiplier, value) of every column; the loop is the scan's, with a product beside the state. N vectors of
