@@ -25,7 +25,7 @@ from upsweep_bench.case import Direct, PeerThresholds, Source, n_threads, ordere
 
 __all__ = ["BASELINE", "GATED_PEERS", "Arrays", "Case", "cases", "small_calls"]
 
-ITEMSIZES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+ITEMSIZES = {"int64": 8, "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 GATED_PEERS = ("fpscan", "accelerated-scan", "accelerated-scan Triton", "associative_scan")
 BASELINE = "Hillis-Steele"  # in plain torch operations, as in fpscan's benchmark
 
@@ -164,7 +164,8 @@ class Arrays(base.Arrays):
             self.keywords |= {"out": np.zeros(case.shape, case.dtype), "n_threads": n_threads()}
 
     def _numbers(self, low: float, high: float) -> Any:
-        return self.source.uniform(self.case.shape, self.case.dtype, low, high)
+        scale = 100 if self.case.dtype == "int64" else 1  # numbers below 1 would all be 0
+        return self.source.uniform(self.case.shape, self.case.dtype, scale * low, scale * high)
 
     def call(self, function: Callable[..., Any]) -> Callable[[int], Any]:
         if not self.case.gradients:
@@ -201,7 +202,7 @@ class Arrays(base.Arrays):
 
     def allowed(self) -> float:
         # Rounded once: half an eps. A gradient of gates is a product of two numbers that were rounded.
-        if self.case.dtype == "float64":
+        if self.case.dtype in ("float64", "int64"):
             return 1e-12
         eps = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}[self.case.dtype]
         return (3 if self.case.gradients else 1) * eps
@@ -261,6 +262,8 @@ def _cpu_cases(quick: bool) -> Iterator[Case]:
         yield Case(_DISCOUNTED, _LINE, dtype, 0.70, gamma=1.0)
         yield Case(_DISCOUNTED, _LINE, dtype, 0.40, window=1000)
     yield Case(_SUM, _LINE, peers=(("np.cumsum, out=", None),))
+    for shape in ((1, 1_000_000), (1000, 1000)):
+        yield Case(_SUM, shape, "int64", peers=(("np.cumsum, out=", 1.0),))
     for operation in (_DISCOUNTED, _GATED):
         yield Case(operation, _LINE, "float16", 0.5)
 

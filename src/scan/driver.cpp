@@ -48,7 +48,9 @@ class Driver {
     block_steps = std::max<int64_t>(kBlockBytes / strips.step_bytes() / (by_lines ? 1 : std::min(p.columns, kColumnGroup)), 1);
     block_steps = (block_steps + 63) / 64 * 64;
     const bool carry_only = p.multiplier.data != nullptr;
-    if (!many && (carry_only || (p.length > block_steps && !std::is_same_v<Acc, Complex>))) {
+    // Sums of integers are the same in any order: one thread need not reduce the blocks first.
+    const bool in_blocks = std::is_same_v<Acc, double> || (std::is_same_v<Acc, uint64_t> && n_threads > 1);
+    if (!many && (carry_only || (p.length > block_steps && in_blocks))) {
       strip_lanes = by_lines ? 1 : std::min(p.columns, kColumnGroup);
       blocked();
     } else {

@@ -152,6 +152,23 @@ struct ColumnKernels {
 };
 ColumnKernels column_kernels(int32_t dtype, int32_t gate_dtype);
 
+// ---- integers -----------------------------------------------------------------------------------------------------
+
+// Lanes of integers, contiguous in time or, with `across`, from lane to lane.
+struct IntegerArgs {
+  const char* x;
+  const uint8_t* reset;
+  char* out;                          // nullptr: only the states are wanted
+  int64_t x_stride, reset_stride, out_stride;                  // from step to step, bytes
+  int64_t x_lane_stride, reset_lane_stride, out_lane_stride;
+  int64_t n_steps, n_lanes;
+  uint64_t* state;                    // one a lane: before, then after; 0 where there is none before
+  bool across, exclusive;
+};
+typedef void IntegerScan(const IntegerArgs&);
+// out_dtype is an integer of 4 or 8 bytes.
+IntegerScan* integer_scan(int32_t dtype, int32_t out_dtype);
+
 // ---- drivers --------------------------------------------------------------------------------------------------
 
 // Runs the problem; everything has been checked. Touches no Python object.

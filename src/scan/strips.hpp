@@ -1,8 +1,8 @@
 // A strip is a run of neighbouring lines; a driver scans or reduces some steps of it and neither knows nor
 // cares how they lie in memory. This file picks the kernel for a problem's layout:
 //
-//   kLines         contiguous in time: one line after the other, in place      (scan/lines.cpp)
-//   kColumns       contiguous across: all columns of the strip, in place       (scan/columns.cpp)
+//   kLines         contiguous in time: one line after the other, in place      (scan/lines.cpp, scan/integers.cpp)
+//   kColumns       contiguous across: all columns of the strip, in place       (scan/columns.cpp, scan/integers.cpp)
 //   kGatheredLines    a tile of one line at a time, through a buffer              (common/gather.cpp, then LINES)
 //   kGatheredColumns  a tile of some lines, step by step, through a buffer        (common/gather.cpp, then COLUMNS)
 #pragma once
@@ -113,7 +113,7 @@ struct Strip {
 
 template <class Acc, class Factor = Acc>
 struct Workspace {
-  Buffer<Acc> x, carry, after;          // after, products: of *_carry only
+  Buffer<Acc> x, carry, after;          // products: of *_carry only
   Buffer<Factor> gates, gamma, products;
   Buffer<uint8_t> reset;
   std::vector<Effect<Acc, Factor>> effects;
@@ -133,18 +133,21 @@ inline Layout choose_layout(const ScanProblem& p) {
   const Array& like = has_out ? p.out : p.x;
   const bool columns_first =
       std::llabs(p.x.column_stride) < std::llabs(p.x.time_stride) && p.columns > 1 && p.x.column_stride != 0;
-  bool in_place = p.accumulator == kReal && p.x.dtype >= kHalf && p.x.dtype <= kDouble && !p.x.swapped &&
-                  aligned(p.x, p) && like.dtype == p.x.dtype && aligned(like, p);
+  bool in_place = p.accumulator == kReal && p.x.dtype >= kHalf && p.x.dtype <= kDouble && like.dtype == p.x.dtype;
+  if (p.accumulator == kInteger)
+    in_place = p.x.dtype <= kUInt64 && !p.gates.data && !p.gamma.data &&
+               (!has_out || (p.out.dtype >= kInt32 && p.out.dtype <= kUInt64));
+  in_place = in_place && !p.x.swapped && aligned(p.x, p) && aligned(like, p);
   if (p.gates.data)
     in_place = in_place && (p.gates.dtype == p.x.dtype || p.gates.dtype == kDouble) && !p.gates.swapped &&
                aligned(p.gates, p);
   if (in_place) {
     const int64_t sign = p.x.time_stride < 0 ? -1 : 1;
-    if (p.x.time_stride == sign * item && like.time_stride == sign * item &&
+    if (p.x.time_stride == sign * item && like.time_stride == sign * dtype_size(like.dtype) &&
         (!p.gates.data || p.gates.time_stride == sign * dtype_size(p.gates.dtype)) &&
         (!p.reset.data || p.reset.time_stride == sign) && !(columns_first && p.length < kLanes))
       return Layout::kLines;
-    if (p.x.column_stride == item && like.column_stride == item &&
+    if (p.x.column_stride == item && like.column_stride == dtype_size(like.dtype) &&
         (!p.gates.data || p.gates.column_stride == 0 || p.gates.column_stride == dtype_size(p.gates.dtype)) &&
         (!p.reset.data || p.reset.column_stride == 0 || p.reset.column_stride == 1))
       return Layout::kColumns;
@@ -167,6 +170,7 @@ class Strips {
     line_reduce_ = (p.multiplier.data ? wide_line_reduce : line_reduce)(in_place ? p.x.dtype : kDouble,
                                                                         in_place ? gate_dtype : kDouble, reverse);
     columns = layout == Layout::kColumns ? column_kernels(p.x.dtype, gate_dtype) : column_kernels(kDouble, kDouble);
+    if (p.accumulator == kInteger) integer_scan_ = integer_scan(p.x.dtype, p.out.data ? p.out.dtype : kInt64);
   }
 
   bool by_lines() const { return layout == Layout::kLines || layout == Layout::kGatheredLines; }
@@ -181,10 +185,8 @@ class Strips {
     w.carry.resize(lanes);
     w.gamma.resize(lanes);
     w.effects.resize(lanes);
-    if (p.multiplier.data) {
-      w.after.resize(lanes);
-      w.products.resize(lanes);
-    }
+    w.after.resize(lanes);
+    if (p.multiplier.data) w.products.resize(lanes);
     if (layout == Layout::kColumns || layout == Layout::kGatheredColumns) w.reduced.resize(lanes);
     if (layout == Layout::kGatheredLines || layout == Layout::kGatheredColumns) {
       w.x.resize(kTileElements);
@@ -242,6 +244,8 @@ class Strips {
             carry[lane] = scan_one_line(line_scan_, line_args(s, lane, from, to, carry[lane], first, stream, write));
         }
       }
+    } else if constexpr (std::is_same_v<Acc, uint64_t>) {
+      integer_scan_(integer_args(s, from, to, carry, write));
     }
   }
 
@@ -258,6 +262,16 @@ class Strips {
       } else {
         for (int64_t lane = 0; lane < s.lanes; ++lane)
           effects[lane] = effect_of(line_reduce_(line_args(s, lane, from, to, 0.0, first, false, false)));
+      }
+    } else if constexpr (std::is_same_v<Acc, uint64_t>) {
+      std::fill_n(w.after.data(), s.lanes, 0);
+      const IntegerArgs args = integer_args(s, from, to, w.after.data(), false);
+      integer_scan_(args);
+      for (int64_t lane = 0; lane < s.lanes; ++lane) {
+        bool dropped = false;
+        for (int64_t step = 0; args.reset && step < args.n_steps; ++step)
+          dropped |= args.reset[lane * args.reset_lane_stride + step * args.reset_stride] != 0;
+        effects[lane] = {dropped ? 0u : 1u, w.after[lane], 1.0, 1.0, 1.0, 0.0, false};
       }
     }
   }
@@ -283,6 +297,7 @@ class Strips {
   }
 
   LineScan* line_scan_;
+  IntegerScan* integer_scan_ = nullptr;
   LineReduce* line_reduce_;
   ColumnKernels columns;
 
@@ -317,6 +332,13 @@ class Strips {
             write ? at(s.out, p.out) : nullptr, p.x.time_stride, p.gates.time_stride, p.reset.time_stride,
             p.out.time_stride, p.gates.column_stride == 0, p.reset.column_stride == 0, to - from, s.lanes,
             w.gamma.data(), carry, first, p.exclusive != 0, stream};
+  }
+
+  IntegerArgs integer_args(const Strip& s, int64_t from, int64_t to, uint64_t* state, bool write) const {
+    auto at = [&](char* base, const Array& array) { return base ? base + from * array.time_stride : nullptr; };
+    return {at(s.x, p.x), (const uint8_t*)at(s.reset, p.reset), write ? at(s.out, p.out) : nullptr,
+            p.x.time_stride, p.reset.time_stride, p.out.time_stride, p.x.column_stride, p.reset.column_stride,
+            p.out.column_stride, to - from, s.lanes, state, layout == Layout::kColumns, p.exclusive != 0};
   }
 
   template <class Visit>

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import upsweep
 from helpers import BFLOAT16, DTYPES, SCANS, check, dtype_name, operands, random, wide
+from upsweep import reference
 
 INTEGERS = [np.dtype(t) for t in ("bool", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
 
@@ -34,6 +35,60 @@ def test_sums_of_integers_are_numpys(dtype):
         assert y.dtype == expected.dtype
         np.testing.assert_array_equal(y, expected)
     check("cumulative_sum", x, reverse=True, return_final=True, initial=5)
+
+
+def integers_of(shape, dtype):
+    rng = np.random.default_rng(1)
+    if np.dtype(dtype).kind == "b":
+        return rng.random(shape) < 0.5
+    return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+@pytest.mark.parametrize("out_dtype", [None, "int32", "uint64", "int16"])
+@pytest.mark.parametrize("dtype", INTEGERS, ids=dtype_name)
+def test_sums_of_integers_in_every_layout(dtype, out_dtype):
+    """Lines, columns and strided elements, with and without the options."""
+    for shape, axis in [((3, 100), 1), ((50, 33), 0), ((2, 40, 9), 1)]:
+        contiguous = integers_of(shape, dtype)
+        strided = np.repeat(contiguous, 2, -1)[..., ::2]
+        reset = np.random.default_rng(2).random(shape) < 0.1
+        for x in (contiguous, strided, np.asfortranarray(contiguous), contiguous[::-1]):
+            for options in ({}, {"reverse": True}, {"exclusive": True}, {"reset": reset, "reverse": True}):
+                keywords = {"axis": axis, "dtype": out_dtype, "initial": 7, "return_final": True, **options}
+                y, final = upsweep.cumulative_sum(x, **keywords)
+                expected, expected_final = reference.cumulative_sum(x, **keywords)
+                assert y.dtype == expected.dtype
+                np.testing.assert_array_equal(y, expected)
+                np.testing.assert_array_equal(final, expected_final)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "int64"])
+def test_long_sums_of_integers(dtype, n_threads):
+    for shape, axis in [((600_001,), 0), ((90_000, 3), 0), ((2, 300_000), 1)]:
+        x = integers_of(shape, dtype)
+        y = upsweep.cumulative_sum(x, axis=axis, n_threads=n_threads)
+        np.testing.assert_array_equal(y, np.cumsum(x, axis))
+        y = upsweep.cumulative_sum(x, axis=axis, reverse=True, n_threads=n_threads)
+        np.testing.assert_array_equal(y, np.flip(np.cumsum(np.flip(x, axis), axis), axis))
+        reset = np.zeros(shape, bool)
+        reset[(slice(None),) * axis + (70_000,)] = True
+        parts = np.split(x, [70_000], axis)
+        y = upsweep.cumulative_sum(x, axis=axis, reset=reset, n_threads=n_threads)
+        np.testing.assert_array_equal(y, np.concatenate([np.cumsum(part, axis) for part in parts], axis))
+
+
+def test_a_sum_of_integers_in_place():
+    for shape, axis, step in [((3, 1000), 1, 1), ((100, 33), 0, 1), ((300_000,), 0, -1)]:
+        x = np.random.default_rng(2).integers(-(2**62), 2**62, shape)[::step]
+        expected = np.cumsum(x, axis)
+        upsweep.cumulative_sum(x, axis=axis, out=x)
+        np.testing.assert_array_equal(x, expected)
+
+
+def test_true_of_any_byte_counts_one():
+    x = np.array([0, 1, 2, 255], np.uint8).view(bool)
+    np.testing.assert_array_equal(upsweep.cumulative_sum(x), [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "uint16"])
