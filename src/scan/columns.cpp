@@ -4,8 +4,8 @@
 //
 // Bytes an element as in LINES; one multiply-add for kLanes of them. The vector runs across the columns and
 // the loop walks in time, so every column is the plain loop itself: no product of gates, nothing to repair.
-// kSteps steps are taken for each vector of columns before the next one, which keeps its state in a register
-// meanwhile; more of them would put too many lines of a power-of-two pitch into one set of the L1.
+// kSteps steps are taken for the columns of a cache line before the next ones, which keeps their states in registers
+// meanwhile; more steps would put too many lines of a power-of-two pitch into one set of the L1.
 //
 // Called by the drivers (scan/driver.cpp) for a strip of columns over all steps or a block of them.
 
@@ -20,7 +20,7 @@ constexpr int kSteps = 4;
 constexpr int kRun = 64;                   // steps between two looks at how large a state may be
 constexpr int64_t kAhead = 4096;           // bytes
 constexpr uint64_t kMinStreamRow = 1024;   // bytes
-constexpr uint64_t kCacheLine = 64;        // bytes
+constexpr int kCacheLine = 64;             // bytes
 
 // Vectors of columns that go together: they fill a cache line, which is written at once. Processors combine streaming
 // stores to a line only while few other lines are written in between, and 16 bytes at a time take three times as long.
@@ -127,12 +127,15 @@ struct Walker {
     return row >= kAhead / kSteps ? kSteps : kAhead / row;
   }
 
-  // The steps after these: a row of the next step lies on another page, where no hardware prefetcher looks.
-  template <int N>
+  // The steps after these: a row of the next step lies on another page, where no hardware prefetcher looks. x is a
+  // cache line at most, float64 gates of narrower x are several.
+  template <int N, int Columns>
   inline void prefetch(int64_t step, int64_t col) const {
     for (int k = 0; k < N; ++k) {
       __builtin_prefetch(args.x + (step + k) * args.x_stride + col * (int64_t)sizeof(T));
-      if (Gated) __builtin_prefetch(args.gates + (step + k) * args.gates_stride + col * (int64_t)sizeof(G));
+      if constexpr (Gated)
+        for (int byte = 0; byte < Columns * (int)sizeof(G); byte += kCacheLine)
+          __builtin_prefetch(args.gates + (step + k) * args.gates_stride + col * (int64_t)sizeof(G) + byte);
     }
   }
 
@@ -148,7 +151,7 @@ struct Walker {
     store_some(args.carry + col, state, count);
   }
 
-  // N steps of some whole vectors of columns; with kStream their outputs are a cache line.
+  // N steps of some whole vectors of columns; with Stream their outputs are a cache line.
   template <int N, int Abreast, bool Stream>
   inline void advance_together(int64_t step, int64_t col) const {
     Vec gamma[Abreast], state[Abreast], y[Abreast];
@@ -156,7 +159,7 @@ struct Walker {
       gamma[k] = Gated ? Vec{} : load(args.gamma + col + k * kLanes);
       state[k] = load(args.carry + col + k * kLanes);
     }
-    prefetch<N>(step + steps_ahead(), col);
+    prefetch<N, Abreast * kLanes>(step + steps_ahead(), col);
     for (int n = 0; n < N; ++n) {
       for (int k = 0; k < Abreast; ++k) y[k] = advance<true>(step + n, col + k * kLanes, kLanes, state[k], gamma[k]);
       if constexpr (Stream) stream_line((T*)(args.out + (step + n) * args.out_stride) + col, y);
