@@ -133,7 +133,7 @@ struct Walker {
   inline void prefetch(int64_t step, int64_t col) const {
     for (int k = 0; k < N; ++k) {
       __builtin_prefetch(args.x + (step + k) * args.x_stride + col * (int64_t)sizeof(T));
-      if constexpr (Gated)
+      if (Gated && !args.gates_shared)
         for (int byte = 0; byte < Columns * (int)sizeof(G); byte += kCacheLine)
           __builtin_prefetch(args.gates + (step + k) * args.gates_stride + col * (int64_t)sizeof(G) + byte);
     }

@@ -113,7 +113,7 @@ struct Strip {
 
 template <class Acc, class Factor = Acc>
 struct Workspace {
-  Buffer<Acc> x, carry, after;          // products: of *_carry only
+  Buffer<Acc> x, carry, after;          // after: of integers and of *_carry; products: of *_carry
   Buffer<Factor> gates, gamma, products;
   Buffer<uint8_t> reset;
   std::vector<Effect<Acc, Factor>> effects;
@@ -163,6 +163,10 @@ class Strips {
   typedef upsweep::Effect<Acc, Factor> Effect;
 
   explicit Strips(const ScanProblem& problem) : p(problem), layout(choose_layout(problem)) {
+    if (p.accumulator == kInteger) {
+      integer_scan_ = integer_scan(p.x.dtype, p.out.data ? p.out.dtype : kInt64);
+      return;
+    }
     const int32_t gate_dtype = p.gates.data ? p.gates.dtype : p.x.dtype;
     const bool in_place = layout == Layout::kLines, reverse = in_place && p.x.time_stride < 0;
     line_scan_ = line_scan(in_place ? p.x.dtype : kDouble, in_place ? gate_dtype : kDouble, reverse);
@@ -170,7 +174,6 @@ class Strips {
     line_reduce_ = (p.multiplier.data ? wide_line_reduce : line_reduce)(in_place ? p.x.dtype : kDouble,
                                                                         in_place ? gate_dtype : kDouble, reverse);
     columns = layout == Layout::kColumns ? column_kernels(p.x.dtype, gate_dtype) : column_kernels(kDouble, kDouble);
-    if (p.accumulator == kInteger) integer_scan_ = integer_scan(p.x.dtype, p.out.data ? p.out.dtype : kInt64);
   }
 
   bool by_lines() const { return layout == Layout::kLines || layout == Layout::kGatheredLines; }
@@ -185,7 +188,7 @@ class Strips {
     w.carry.resize(lanes);
     w.gamma.resize(lanes);
     w.effects.resize(lanes);
-    w.after.resize(lanes);
+    if (p.multiplier.data || p.accumulator == kInteger) w.after.resize(lanes);
     if (p.multiplier.data) w.products.resize(lanes);
     if (layout == Layout::kColumns || layout == Layout::kGatheredColumns) w.reduced.resize(lanes);
     if (layout == Layout::kGatheredLines || layout == Layout::kGatheredColumns) {
@@ -296,10 +299,10 @@ class Strips {
     move_one(s.multiplier, p.multiplier);
   }
 
-  LineScan* line_scan_;
+  LineScan* line_scan_ = nullptr;       // of real numbers
   IntegerScan* integer_scan_ = nullptr;
-  LineReduce* line_reduce_;
-  ColumnKernels columns;
+  LineReduce* line_reduce_ = nullptr;
+  ColumnKernels columns{};
 
   // A tile in the buffers: [step][lane], lanes contiguous; one lane in kGatheredLines.
   struct Tile {

@@ -88,7 +88,7 @@ class DeviceView:
 
     @property
     def flags(self) -> DeviceView:
-        """This descriptor, whose attributes are those flags of `numpy.ndarray` that do not depend on the owner."""
+        """This view, whose attributes are those flags of `numpy.ndarray` that do not depend on the owner."""
         return self
 
     @property

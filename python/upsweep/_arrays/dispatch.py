@@ -85,7 +85,8 @@ def dispatched(
             if any_torch(array) or any_torch(*arrays):
                 if arguments[at_device] is not None:
                     _arrays.refuse_device(arguments[at_device], "torch tensors")
-                return getattr(getattr(_loaders["torch"](), torch), name)(*arguments[:at_device])
+                package = _loaders["torch"]()  # `handlers` without the call
+                return getattr(getattr(package, torch), name)(*arguments[:at_device])
             if _arrays.any_dlpack_only(*arrays):
                 _arrays.refuse_device(arguments[at_device], "arrays of other libraries")
                 keywords = dict(zip(parameters[n_arrays:-1], arguments[n_arrays:]))

@@ -232,7 +232,10 @@ def workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
 
 
 class TensorContext(ExecutionContext):
-    """The context of a call on CUDA tensors, which are described without device views."""
+    """The context of a call on CUDA tensors, which are described without device views.
+
+    It has no library and no memory of its own to close: only what is defined here, `on_stream` and `resources`.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor_device, self.device = tensor.device, tensor.get_device()

@@ -74,8 +74,9 @@ def scan_arrays(
     traced = problem.traced
     if out is None:
         out = arranged([*map(rounded, outputs, traced.output_dtypes)], traced.output_structure)
-    finals = [*map(rounded, finals, traced.state_dtypes)]
-    return (out, arranged(finals, problem.state_structure)) if return_final else out
+    if not return_final:
+        return out
+    return out, arranged([*map(rounded, finals, traced.state_dtypes)], problem.state_structure)
 
 
 def _signature(

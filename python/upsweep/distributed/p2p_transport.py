@@ -80,7 +80,7 @@ class SymmetricMemoryTransport(Transport):
         return _P2PChannel(self, rank, rank, self.n_recvs[rank], shapes, dtype)
 
     def start_all_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """As all transports; the result has to be read before the second next all-gather."""
+        """Gather the tensors of all ranks; the result has to be read before the second next all-gather."""
         self.follow_stream()
         begin = (2 + self._n_gathers % 3) * self.size * CAPACITY
         self._n_gathers += 1

@@ -169,7 +169,7 @@ class DistributedScan:
         device = self.shard.out.device
         self._p2p = self.comm.p2p_transport(device, self._epochs)
         try:
-            final: Tensor | None = getattr(self, strategy)()
+            final: Tensor | None = getattr(self, strategy)()  # local_with_fixup, pipelined or two_pass
             return final
         except BaseException:
             self.comm.reset_transport(device)

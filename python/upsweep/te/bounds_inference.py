@@ -53,7 +53,7 @@ def _span(index: Expr, consumer: Consumer) -> tuple[Linear, Linear] | None:
 
 
 def _union(spans: list[tuple[Linear, Linear] | None]) -> tuple[Linear, Linear] | None:
-    """The span around several; None where one is unknown, or their ends differ by more than a constant."""
+    """The span around one or more; None where one is unknown, or their ends differ by more than a constant."""
     known = [span for span in spans if span is not None]
     low, high = known[0] if known else (Linear(0), Linear(0))
     for first, last in known[1:]:

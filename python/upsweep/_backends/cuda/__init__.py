@@ -20,7 +20,7 @@ An executor checks no argument but the keys of a count, which only the device ca
 arrays' library, describes operands as `ArrayDescriptor` (`descriptor`), and starts kernels on its current stream.
 It waits for the device only where a result depends on the data (`bincount_launch`), or to copy results to numpy
 arrays. Launch modules know pointers, a stream and an allocator only, so that tensors, whose allocation and streams
-are torch's, use them directly.
+are torch's, use them directly. `loops` prepares and starts its kernels itself (`driver.PreparedCall`).
 
 `memory` is the driver's allocator, for numpy arrays and for libraries that allocate nothing. Only this folder uses
 ctypes for CUDA; every call of the C library goes through `library.load()`, which tests replace. Start reading at

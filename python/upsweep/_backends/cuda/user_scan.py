@@ -145,7 +145,7 @@ class LaunchPlan:
 
 
 class DeviceScans(ExecutionContext):
-    """Runs the scans of one call on arrays of a device; `HostScans` of the CPU backend has the same interface.
+    """Runs the scans of one call on arrays of a device, with `run` and `empty` as in `HostScans` of the CPU.
 
     `arrays` are those of the call by their names. Results are allocated by their library, on its current stream.
     """

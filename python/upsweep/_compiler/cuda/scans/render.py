@@ -151,7 +151,10 @@ class ScanKernels:
         if tile is not None:
             assert monoid is not None
             self.steps.append(Steps(monoid.reduce.states, (), fixed, "reduce_", "reduction_"))
-            self.scanners, self.threads = 32 * tile.warps, tile.threads
+            self.scanners, self.threads = (
+                32 * tile.warps,
+                tile.threads,
+            )  # in waves one warp more, which does not scan
             self.shared_bytes = shared_bytes(tile, self.warp_bytes, carry_words(monoid, k))
             own = ["prefix_warp", "scan_persistent"] if tile.stages else ["look_back", "scan_tiles"]
             kernels = ["carries", "runs", "tile_state", "tile_parts", *own]
