@@ -52,13 +52,15 @@ inline void stream_line(T* target, const Vec* v) {
   stream_joined<kAbreast<T>>((char*)target, packed);
 }
 
-// Whether to write past the cache: where the lines of all steps begin at the same columns. Rows with few lines would
-// leave their first and last one half written, which streaming pays dearly for.
+// Past the cache by lines (kStreamVector) where the lines of all steps begin at the same columns. Rows with few lines would
+// leave their first and last one half written, which streaming pays dearly for; short rows that join each other, whose lines
+// are completed by the next step, go past it in pieces (kStream16).
 template <class T>
-inline bool streams(const ColumnArgs& args) {
-  if (!args.stream || args.out == nullptr || (uint64_t)args.out_stride % kCacheLine) return false;
-  const uint64_t row = args.n_columns * sizeof(T);
-  return row >= kMinStreamRow || ((uint64_t)args.out_stride == row && (uint64_t)args.out % kCacheLine == 0);
+inline Store how_to_store(const ColumnArgs& args) {
+  const uint64_t row = args.n_columns * sizeof(T), address = (uint64_t)args.out, stride = (uint64_t)args.out_stride;
+  if (!args.stream || args.out == nullptr || stride % kCacheLine) return Store::kCached;
+  if (row >= kMinStreamRow || (stride == row && address % kCacheLine == 0)) return Store::kStreamVector;
+  return stride == row && address % 16 == 0 && kLanes * sizeof(T) % 16 == 0 ? Store::kStream16 : Store::kCached;
 }
 
 // Column vectors that are whole, and the last one that may not be, through the same code.
@@ -91,10 +93,10 @@ struct Walker {
     const uint8_t* row = args.reset + step * args.reset_stride;
     return args.reset_shared ? (Mask)((row[0] ? -1 : 0) - Mask{}) : load_mask_columns<Whole>(row + col, count);
   }
-  template <bool Whole>
+  template <bool Whole, Store How = Store::kCached>
   inline void write(int64_t step, int64_t col, int count, Vec v) const {
     T* target = (T*)(args.out + step * args.out_stride) + col;
-    if constexpr (Whole) store(target, v);
+    if constexpr (Whole) store(target, v, How);
     else store_some(target, v, count);
   }
 
@@ -151,8 +153,8 @@ struct Walker {
     store_some(args.carry + col, state, count);
   }
 
-  // N steps of some whole vectors of columns; with Stream their outputs are a cache line.
-  template <int N, int Abreast, bool Stream>
+  // N steps of some whole vectors of columns; with kStreamVector their outputs are a cache line.
+  template <int N, int Abreast, Store How>
   inline void advance_together(int64_t step, int64_t col) const {
     Vec gamma[Abreast], state[Abreast], y[Abreast];
     for (int k = 0; k < Abreast; ++k) {
@@ -162,31 +164,31 @@ struct Walker {
     prefetch<N, Abreast * kLanes>(step + steps_ahead(), col);
     for (int n = 0; n < N; ++n) {
       for (int k = 0; k < Abreast; ++k) y[k] = advance<true>(step + n, col + k * kLanes, kLanes, state[k], gamma[k]);
-      if constexpr (Stream) stream_line((T*)(args.out + (step + n) * args.out_stride) + col, y);
+      if constexpr (How == Store::kStreamVector) stream_line((T*)(args.out + (step + n) * args.out_stride) + col, y);
       else if (args.out)
-        for (int k = 0; k < Abreast; ++k) write<true>(step + n, col + k * kLanes, kLanes, y[k]);
+        for (int k = 0; k < Abreast; ++k) write<true, How>(step + n, col + k * kLanes, kLanes, y[k]);
     }
     for (int k = 0; k < Abreast; ++k) store(args.carry + col + k * kLanes, state[k]);
   }
 
-  template <int N, bool Stream>
+  template <int N, Store How>
   inline void advance_all(int64_t step) const {
-    constexpr int kTogether = kAbreast<T> * kLanes;
+    constexpr int kVectors = How == Store::kStream16 ? 1 : kAbreast<T>;
     int64_t col = 0;
     auto advance_to = [&](int64_t end) {   // through the cache, to the first whole line or behind the last one
-      for (; col + kLanes <= end; col += kLanes) advance_together<N, 1, false>(step, col);
+      for (; col + kLanes <= end; col += kLanes) advance_together<N, 1, Store::kCached>(step, col);
       if (col < end) advance_some<N>(step, col, (int)(end - col));
       col = end;
     };
-    if constexpr (Stream) advance_to(-(uint64_t)args.out % kCacheLine / sizeof(T));
-    for (; col + kTogether <= args.n_columns; col += kTogether) advance_together<N, kAbreast<T>, Stream>(step, col);
+    if constexpr (How == Store::kStreamVector) advance_to(-(uint64_t)args.out % kCacheLine / sizeof(T));
+    for (; col + kVectors * kLanes <= args.n_columns; col += kVectors * kLanes) advance_together<N, kVectors, How>(step, col);
     advance_to(args.n_columns);
   }
 
-  template <bool Stream>
+  template <Store How>
   void walk(int64_t step) const {
-    for (; step + kSteps <= args.n_steps; step += kSteps) advance_all<kSteps, Stream>(step);
-    for (; step < args.n_steps; ++step) advance_all<1, Stream>(step);
+    for (; step + kSteps <= args.n_steps; step += kSteps) advance_all<kSteps, How>(step);
+    for (; step < args.n_steps; ++step) advance_all<1, How>(step);
   }
 
   void run() const {
@@ -197,8 +199,11 @@ struct Walker {
       if (whole < args.n_columns) start<false>(whole, (int)(args.n_columns - whole));
       step = 1;
     }
-    if (streams<T>(args)) walk<true>(step);
-    else walk<false>(step);
+    switch (how_to_store<T>(args)) {
+      case Store::kCached: return walk<Store::kCached>(step);
+      case Store::kStream16: return walk<Store::kStream16>(step);
+      case Store::kStreamVector: return walk<Store::kStreamVector>(step);
+    }
   }
 
   // (multiplier, value) of every column; the loop is the scan's, with a product beside the state. N vectors of

@@ -185,7 +185,7 @@ def readable(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 class HostScans:
-    """Runs scans on arrays in the host's memory, with `run` and `empty` as in `DeviceScans` of the CUDA backend."""
+    """Runs scans on arrays of the host, with `run` and `empty` as in `DeviceScans` of the CUDA backend."""
 
     def __init__(self, n_threads: int | None = None) -> None:
         self._n_threads = n_threads
