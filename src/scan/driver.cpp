@@ -26,7 +26,8 @@ constexpr int64_t kManyColumnGroups = 16;
 constexpr int64_t kColumnGroup = 64;
 constexpr int64_t kBlockBytes = 256 << 10;     // of input: half the smallest L2 in use
 constexpr int64_t kTaskBytes = 64 << 10;
-constexpr int64_t kPollBytes = 32 << 20;       // read or written by a task before it looks whether the call is to end: 2 to 10 ms
+// Read or written by a task before it looks whether the call is to end: 2 to 10 ms.
+constexpr int64_t kPollBytes = 32 << 20;
 
 template <class Acc, class Factor = Acc>
 class Driver {
@@ -100,7 +101,8 @@ class Driver {
       const Strip s = strip(task);
       if (p.multiplier.data) return reduce_strip(s, w);
       load_initial(s, w.carry.data());
-      const int64_t steps = std::max<int64_t>(kPollBytes / (std::max(strips.step_bytes(), dtype_size(p.out.dtype)) * s.lanes) / 64 * 64, 64);
+      const int64_t bytes_a_step = std::max(strips.step_bytes(), dtype_size(p.out.dtype)) * s.lanes;
+      const int64_t steps = std::max<int64_t>(kPollBytes / bytes_a_step / 64 * 64, 64);
       for (int64_t from = 0; from < p.length; from += steps) {
         const int64_t to = std::min(p.length, from + steps);
         strips.scan(s, from, to, w.carry.data(), from == 0 && !p.initial.data, stream, true, w);
