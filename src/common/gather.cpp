@@ -58,6 +58,40 @@ template <class T>
 constexpr bool kHasVectors = std::is_same_v<T, Half> || std::is_same_v<T, BFloat> || std::is_same_v<T, float> ||
                              std::is_same_v<T, double>;
 
+// Vectors of the elements of a block of a matrix, 4 rows of 4.
+typedef uint64_t Four __attribute__((vector_size(32)));
+
+// The matrix, all blocks of it, and what is left at its right and lower borders.
+template <class T>
+void transpose_blocks(const T* from, int64_t rows, int64_t columns, T* to) {
+  int64_t whole_rows = 0, whole_columns = 0;
+  if constexpr (sizeof(T) == 8) {
+    whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
+    for (int64_t column = 0; column < whole_columns; column += 4)
+      for (int64_t row = 0; row < whole_rows; row += 4) {
+        const T* block = from + row * columns + column;
+        Four v[4], pairs[4];
+        for (int k = 0; k < 4; ++k) v[k] = load_bytes<Four>(block + k * columns);
+        for (int k = 0; k < 4; k += 2) {
+          pairs[k] = __builtin_shufflevector(v[k], v[k + 1], 0, 4, 2, 6);
+          pairs[k + 1] = __builtin_shufflevector(v[k], v[k + 1], 1, 5, 3, 7);
+        }
+        for (int k = 0; k < 2; ++k) {
+          v[k] = __builtin_shufflevector(pairs[k], pairs[k + 2], 0, 1, 4, 5);
+          v[k + 2] = __builtin_shufflevector(pairs[k], pairs[k + 2], 2, 3, 6, 7);
+        }
+        for (int k = 0; k < 4; ++k) std::memcpy(to + (column + k) * rows + row, &v[k], sizeof(Four));
+      }
+  }
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = row < whole_rows ? whole_columns : 0; column < columns; ++column)
+      to[column * rows + row] = from[row * columns + column];
+}
+
+// Vectors from the highest address down.
+template <int... I>
+inline Vec turned(Vec v, std::integer_sequence<int, I...>) { return __builtin_shufflevector(v, v, (kLanes - 1 - I)...); }
+
 template <class From, class To>
 void gather_as(const char* source, int64_t stride, int64_t n, bool swapped, To* to) {
   if constexpr (kHasVectors<From> && std::is_same_v<To, double>) {
@@ -66,6 +100,14 @@ void gather_as(const char* source, int64_t stride, int64_t n, bool swapped, To* 
       int64_t k = 0;
       for (; k + kLanes <= n; k += kLanes) store(to + k, load(from + k));
       if (k < n) store_some(to + k, load_some(from + k, (int)(n - k)), (int)(n - k));
+      return;
+    }
+    if (!swapped && stride == -(int64_t)sizeof(From)) {
+      const From* from = (const From*)source;
+      int64_t k = 0;
+      for (; k + kLanes <= n; k += kLanes)
+        store(to + k, turned(load(from - k - (kLanes - 1)), std::make_integer_sequence<int, kLanes>{}));
+      for (; k < n; ++k) to[k] = to_double(load_bytes<From>(from - k));
       return;
     }
   }
@@ -119,6 +161,13 @@ void scatter_real(const double* from, int64_t n, char* target, int64_t stride) {
 
 template <class To, class From, class Convert>
 void scatter_as(const From* from, int64_t n, char* target, int64_t stride, Convert convert_one) {
+  if (stride == (int64_t)sizeof(To)) {   // a stride that the compiler knows
+    for (int64_t k = 0; k < n; ++k) {
+      const To value = convert_one(from[k]);
+      std::memcpy(target + k * sizeof(To), &value, sizeof(To));
+    }
+    return;
+  }
   for (int64_t k = 0; k < n; ++k) {
     const To value = convert_one(from[k]);
     std::memcpy(target + k * stride, &value, sizeof(To));
@@ -136,6 +185,12 @@ int64_t dtype_size(int32_t dtype) {
     default: return 8;
   }
 }
+
+template <class T>
+void transpose(const T* from, int64_t rows, int64_t columns, T* to) { transpose_blocks(from, rows, columns, to); }
+template void transpose(const double*, int64_t, int64_t, double*);
+template void transpose(const uint64_t*, int64_t, int64_t, uint64_t*);
+template void transpose(const Complex*, int64_t, int64_t, Complex*);
 
 void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, double* to) {
   gather_any(source, stride, n, dtype, swapped, to);

@@ -16,6 +16,10 @@ struct Complex {
   double re, im;
 };
 
+// `to` becomes the transpose of `from`, which has `rows` rows of `columns` elements; both are contiguous. T: 8 or 16 bytes.
+template <class T>
+void transpose(const T* from, int64_t rows, int64_t columns, T* to);
+
 // Reads n elements, `stride` bytes from one to the next; swapped: their bytes are in the other order.
 void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, double* to);
 void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, Complex* to);

@@ -2,6 +2,7 @@
 // few things the scans need from it. One algorithm is written once over these names and built per level.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -37,13 +38,6 @@ typedef uint8_t ByteVec __attribute__((vector_size(kLanes)));
 // float16 and bfloat16 in memory format.
 struct Half { uint16_t bits; };
 struct BFloat { uint16_t bits; };
-
-// The compiler's own float16, for conversions.
-#if defined(__aarch64__)
-typedef __fp16 HalfNumber;
-#else
-typedef _Float16 HalfNumber;
-#endif
 
 inline Vec broadcast(double value) { return value - Vec{}; }
 
@@ -220,10 +214,23 @@ inline uint16_t float_bits_to_bfloat(uint32_t bits) {
 
 inline double to_double(double v) { return v; }
 inline double to_double(float v) { return (double)v; }
+// Written out: the compiler's own conversion of one float16 is a call of a library, of 10 ns, and of 100 for a NaN.
+// Subnormal float16 is a number also where subnormal doubles count as zero.
 inline double to_double(Half v) {
-  HalfNumber half;
+#if defined(__F16C__)
+  return (double)_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(v.bits)));
+#elif defined(__aarch64__)
+  __fp16 half;
   std::memcpy(&half, &v, 2);
   return (double)(float)half;
+#else
+  const uint64_t sign = (uint64_t)(v.bits & 0x8000u) << 48, size = v.bits & 0x7fffu;
+  if (size < 0x400u) return (sign ? -0x1p-24 : 0x1p-24) * (double)(int64_t)size;
+  const uint64_t bits = sign | ((size << 42) + ((uint64_t)(size < 0x7c00u ? 1023 - 15 : 2047 - 31) << 52));
+  double value;
+  std::memcpy(&value, &bits, 8);
+  return value;
+#endif
 }
 inline double to_double(BFloat v) {
   const uint32_t bits = (uint32_t)v.bits << 16;
@@ -240,10 +247,31 @@ template <>
 inline float from_double<float>(double v) { return (float)v; }
 template <>
 inline Half from_double<Half>(double v) {
-  const HalfNumber half = (HalfNumber)(float)round_to_odd_float(v);
+#if defined(__F16C__)
+  const __m128 odd = _mm_set_ss((float)round_to_odd_float(v));
+  return Half{(uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(odd, _MM_FROUND_TO_NEAREST_INT))};
+#elif defined(__aarch64__)
+  const __fp16 half = (__fp16)(float)round_to_odd_float(v);
   Half result;
   std::memcpy(&result, &half, 2);
   return result;
+#else
+  uint64_t bits;
+  std::memcpy(&bits, &v, 8);
+  const uint16_t sign = (uint16_t)(bits >> 48 & 0x8000u);
+  bits &= 0x7fffffffffffffffull;
+  if (bits >= 0x40f0000000000000ull)   // from 2^16 on: infinity, or a NaN
+    return Half{(uint16_t)(sign | 0x7c00u | (bits > 0x7ff0000000000000ull ? 0x200u : 0u))};
+  // Added to 2^42 times its power of two, but at least to that of subnormals, the number keeps 11 bits, rounded to even.
+  const uint64_t shift = std::max<uint64_t>(bits & 0x7ff0000000000000ull, 0x3f10000000000000ull) + (42ull << 52);
+  double size, magic;
+  std::memcpy(&size, &bits, 8);
+  std::memcpy(&magic, &shift, 8);
+  size = (size + magic) - magic;
+  if (size < 0x1p-14) return Half{(uint16_t)(sign | (uint16_t)(int64_t)(size * 0x1p24))};
+  std::memcpy(&bits, &size, 8);
+  return Half{(uint16_t)(sign | (uint16_t)((bits >> 42) - ((1023 - 15) << 10)))};
+#endif
 }
 template <>
 inline BFloat from_double<BFloat>(double v) {

@@ -22,9 +22,7 @@ using Pattern = std::conditional_t<sizeof(Key) == 4, uint32_t, uint64_t>;
 template <class Key, class T>
 inline Key to_key(T value) {
   if constexpr (std::is_same_v<T, Half>) {
-    HalfNumber half;
-    std::memcpy(&half, &value, sizeof(half));
-    return (Key)(float)half;
+    return (Key)to_double(value);
   } else if constexpr (std::is_same_v<T, BFloat>) {
     const uint32_t bits = (uint32_t)value.bits << 16;
     float number;

@@ -74,6 +74,11 @@ inline __attribute__((always_inline)) double scan_tiles(const LineArgs& args, Li
   Vec carry = broadcast(args.first ? kind.no_state() : args.carry);
   double last = carry[0];   // the last state that was written, to the bit
   auto scan = [&]<int N>(std::integral_constant<int, N>, int64_t step) __attribute__((always_inline)) {
+    if (__builtin_expect(!(__builtin_fabs(carry[0]) <= kLargestSingle), 0)) {
+      last = scan_wide<T, Reverse>(args, wide, step, N * kTile, carry[0]);
+      carry = broadcast(last);
+      return;
+    }
     typename Kind::Started started[N];
     Vec before[N + 1], middle[N];
     // Unrolled, or they would be kept in memory.
@@ -88,8 +93,7 @@ inline __attribute__((always_inline)) double scan_tiles(const LineArgs& args, Li
       const int64_t at = step + k * kTile;
       Singles y[kRun];
       Singles state = narrow_runs(kind.before_runs(started[k], before[k], middle[k]));
-      const bool fine = kind.finish(started[k], state, y) && __builtin_fabs(before[k][0]) <= kLargestSingle &&
-                        __builtin_fabs(before[k + 1][0]) <= kLargestSingle;
+      const bool fine = kind.finish(started[k], state, y) && __builtin_fabs(before[k + 1][0]) <= kLargestSingle;
       if (__builtin_expect(!fine, 0)) {
         last = scan_wide<T, Reverse>(args, wide, at, (N - k) * kTile, before[k][0]);
         carry = broadcast(last);

@@ -70,10 +70,51 @@ template <class T, class G, bool Reverse>
   return state;
 }
 
-// The same, of a tile whose vector form may be wrong. A call marked as cold, around which alone registers are saved.
+// Steps that leave a state that is not finite as it is: a NaN up to a reset, an infinity also up to a gate of zero, a NaN
+// or the other infinity. Its sign is all that goes from step to step, so that none waits for a multiply-add. Returns the
+// first step that is not of this kind.
 template <class T, class G, bool Reverse>
-[[gnu::noinline, gnu::cold]] double scan_again(LineArgs args, int64_t from, int64_t to, double state, bool first) {
-  return scan_in_order<T, G, Reverse>(args, from, to, state, first);
+int64_t skip_not_finite(const LineArgs& args, int64_t step, double* state) {
+  const T* x = (const T*)args.x;
+  const G* gates = (const G*)args.gates;
+  T* out = (T*)args.out;
+  auto goes_on = [&] { return step < args.n && !(args.reset && element_at<Reverse>(args.reset, step)); };
+  if (*state != *state) {
+    for (const T nan = from_double<T>(*state); goes_on(); ++step)
+      if (out) element_at<Reverse>(out, step) = nan;
+    return step;
+  }
+  const double infinity = __builtin_inf();
+  const T infinities[] = {from_double<T>(infinity), from_double<T>(-infinity)};
+  bool negative = *state < 0.0;
+  for (; goes_on(); ++step) {
+    const double gate = gates ? to_double(element_at<Reverse>(gates, step)) : args.gamma;
+    const double token = to_double(element_at<Reverse>(x, step));
+    const bool after = negative != (gate < 0.0);
+    if (!(__builtin_fabs(gate) > 0.0) || !((after ? -token : token) > -infinity)) break;
+    if (out) element_at<Reverse>(out, step) = infinities[args.exclusive ? negative : after];
+    negative = after;
+  }
+  *state = negative ? -infinity : infinity;
+  return step;
+}
+
+struct Redone {
+  double state;
+  int64_t step;
+};
+
+// The steps of a tile whose vector form may be wrong, and those after it that follow from a state that is not finite; in
+// all a whole number of tiles, if the line is as long. A call marked as cold, around which alone registers are saved.
+template <class T, class G, bool Reverse>
+[[gnu::noinline, gnu::cold]] Redone scan_again(LineArgs args, int64_t from, int64_t to, double state, bool first) {
+  int64_t step = from, tile = to - from;
+  if (first || is_finite(state)) state = scan_in_order<T, G, Reverse>(args, from, step = to, state, first);
+  if (is_finite(state)) return {state, step};
+  step = skip_not_finite<T, G, Reverse>(args, step, &state);
+  if (step > from) to = from + (step - from + tile - 1) / tile * tile;
+  if (to > args.n) to = args.n;
+  return {scan_in_order<T, G, Reverse>(args, step, to, state, false), to};
 }
 
 // ---- constant gamma -----------------------------------------------------------------------------------------------
@@ -140,9 +181,10 @@ inline __attribute__((always_inline)) double scan_constant_line(const LineArgs& 
     return true;
   };
   auto redo = [&](int n) __attribute__((always_inline)) {
-    states = carry = broadcast(scan_again<T, T, Reverse>(args, step, step + n, carry[0], first));
+    const Redone redone = scan_again<T, T, Reverse>(args, step, step + n, carry[0], first);
+    states = carry = broadcast(redone.state);
     first = false;
-    step += n;
+    step = redone.step;
   };
   scan_all<kUnroll>(tile, redo, args.n, step, true);
 
@@ -151,7 +193,7 @@ inline __attribute__((always_inline)) double scan_constant_line(const LineArgs& 
   Vec v = fma(powers.lanes, carry, scan_vector<Reverse>(load_first<Reverse>(x, step, rest), powers));
   const double state = state_at<Reverse>(v, rest - 1);
   if (!is_finite(state) || (may_overflow && !all_finite<1>(&v)))
-    return scan_again<T, T, Reverse>(args, step, args.n, carry[0], first);
+    return scan_again<T, T, Reverse>(args, step, args.n, carry[0], first).state;
   if (out) store_first<Reverse>(out, step, args.exclusive ? states_before<Reverse>(v, first ? Vec{} : carry) : v, rest);
   return state;
 }
@@ -229,9 +271,10 @@ inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& arg
     return true;
   };
   auto redo = [&](int n) __attribute__((always_inline)) {
-    states = carry = broadcast(scan_again<T, G, Reverse>(args, step, step + n, carry[0], first));
+    const Redone redone = scan_again<T, G, Reverse>(args, step, step + n, carry[0], first);
+    states = carry = broadcast(redone.state);
     first = false;
-    step += n;
+    step = redone.step;
   };
   scan_all<kUnrollGated>(tile, redo, args.n, step, args.n >= kLongGated<T>);
 
@@ -244,7 +287,7 @@ inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& arg
   scan_vector<Reverse>(a, v);
   v = fma(a, carry, v);
   const double state = state_at<Reverse>(v, rest - 1);
-  if (bad || !all_finite<1>(&v)) return scan_again<T, G, Reverse>(args, step, args.n, carry[0], first);
+  if (bad || !all_finite<1>(&v)) return scan_again<T, G, Reverse>(args, step, args.n, carry[0], first).state;
   if (out) {
     if (args.exclusive) {
       v = states_before<Reverse>(v, first ? Vec{} : carry);

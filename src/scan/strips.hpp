@@ -114,6 +114,7 @@ struct Strip {
 template <class Acc, class Factor = Acc>
 struct Workspace {
   Buffer<Acc> x, carry, after;          // after: of integers and of *_carry; products: of *_carry
+  Buffer<Acc> turned;                   // a tile, line by line
   Buffer<Factor> gates, gamma, products;
   Buffer<uint8_t> reset;
   std::vector<Effect<Acc, Factor>> effects;
@@ -131,8 +132,10 @@ inline Layout choose_layout(const ScanProblem& p) {
   const int64_t item = dtype_size(p.x.dtype);
   const bool has_out = p.out.data != nullptr;
   const Array& like = has_out ? p.out : p.x;
-  const bool columns_first =
-      std::llabs(p.x.column_stride) < std::llabs(p.x.time_stride) && p.columns > 1 && p.x.column_stride != 0;
+  auto across = [&](const Array& array) {
+    return std::llabs(array.column_stride) < std::llabs(array.time_stride) && p.columns > 1 && array.column_stride != 0;
+  };
+  const bool columns_first = across(p.x);
   bool in_place = p.accumulator == kReal && p.x.dtype >= kHalf && p.x.dtype <= kDouble && like.dtype == p.x.dtype;
   if (p.accumulator == kInteger)
     in_place = p.x.dtype <= kUInt64 && !p.gates.data && !p.gamma.data &&
@@ -152,7 +155,7 @@ inline Layout choose_layout(const ScanProblem& p) {
         (!p.reset.data || p.reset.column_stride == 0 || p.reset.column_stride == 1))
       return Layout::kColumns;
   }
-  return columns_first ? Layout::kGatheredColumns : Layout::kGatheredLines;
+  return columns_first || (has_out && across(p.out)) ? Layout::kGatheredColumns : Layout::kGatheredLines;
 }
 
 // Kernels of a layout, for one accumulator and its factor.
@@ -164,7 +167,8 @@ class Strips {
 
   explicit Strips(const ScanProblem& problem) : p(problem), layout(choose_layout(problem)) {
     if (p.accumulator == kInteger) {
-      integer_scan_ = integer_scan(p.x.dtype, p.out.data ? p.out.dtype : kInt64);
+      const bool in_place = layout == Layout::kLines || layout == Layout::kColumns;
+      integer_scan_ = integer_scan(in_place ? p.x.dtype : kUInt64, in_place && p.out.data ? p.out.dtype : kInt64);
       return;
     }
     const int32_t gate_dtype = p.gates.data ? p.gates.dtype : p.x.dtype;
@@ -193,6 +197,7 @@ class Strips {
     if (layout == Layout::kColumns || layout == Layout::kGatheredColumns) w.reduced.resize(lanes);
     if (layout == Layout::kGatheredLines || layout == Layout::kGatheredColumns) {
       w.x.resize(kTileElements);
+      if (layout == Layout::kGatheredColumns) w.turned.resize(kTileElements);
       if (p.gates.data) w.gates.resize(kTileElements);
       if (p.reset.data) w.reset.resize(kTileElements);
     }
@@ -357,24 +362,41 @@ class Strips {
       }
   }
 
+  // Runs of a tile: each(start, stride, n, at) for each line of it or, where the lines are nearer to each other than their
+  // elements, for each step.
   template <class Each>
-  void each_run(const Tile& tile, const Array& array, char* base, int64_t lane, int64_t step, Each each) const {
+  void each_run(const Tile& tile, const Array& array, char* base, int64_t lane, int64_t step, bool by_line, Each each) const {
     char* start = base + lane * array.column_stride + step * array.time_stride;
-    if (tile.lanes == 1) return each(start, array.time_stride, tile.steps, 0);
-    for (int64_t k = 0; k < tile.steps; ++k)
-      each(start + k * array.time_stride, array.column_stride, tile.lanes, k * tile.lanes);
+    if (by_line)
+      for (int64_t k = 0; k < tile.lanes; ++k)
+        each(start + k * array.column_stride, array.time_stride, tile.steps, k * tile.steps);
+    else
+      for (int64_t k = 0; k < tile.steps; ++k)
+        each(start + k * array.time_stride, array.column_stride, tile.lanes, k * tile.lanes);
+  }
+  static bool by_line(const Tile& tile, const Array& array) {
+    return tile.lanes == 1 || std::llabs(array.time_stride) < std::llabs(array.column_stride);
+  }
+
+  // Elements of an array, [step][lane]; those that are nearest to the next step are read line by line, and turned.
+  template <class Number>
+  void gather_tile(const Array& array, char* base, const Tile& tile, int64_t lane, int64_t step, Buffer<Number>& to,
+                   Workspace& w) const {
+    const bool turns = std::is_same_v<Number, Acc> && tile.lanes > 1 && by_line(tile, array);
+    Number* target = to.data();
+    if constexpr (std::is_same_v<Number, Acc>)
+      if (turns) target = w.turned.data();
+    each_run(tile, array, base, lane, step, turns || tile.lanes == 1, [&](char* source, int64_t stride, int64_t n, int64_t at) {
+      gather(source, stride, n, array.dtype, array.swapped, target + at);
+    });
+    if (turns) transpose(target, tile.lanes, tile.steps, to.data());
   }
 
   void gather_all(const Strip& s, const Tile& tile, int64_t lane, int64_t step, Workspace& w) const {
-    each_run(tile, p.x, s.x, lane, step, [&](char* source, int64_t stride, int64_t n, int64_t at) {
-      gather(source, stride, n, p.x.dtype, p.x.swapped, w.x.data() + at);
-    });
-    if (s.gates)
-      each_run(tile, p.gates, s.gates, lane, step, [&](char* source, int64_t stride, int64_t n, int64_t at) {
-        gather(source, stride, n, p.gates.dtype, p.gates.swapped, w.gates.data() + at);
-      });
+    gather_tile(p.x, s.x, tile, lane, step, w.x, w);
+    if (s.gates) gather_tile(p.gates, s.gates, tile, lane, step, w.gates, w);
     if (s.reset)
-      each_run(tile, p.reset, s.reset, lane, step, [&](char* source, int64_t stride, int64_t n, int64_t at) {
+      each_run(tile, p.reset, s.reset, lane, step, tile.lanes == 1, [&](char* source, int64_t stride, int64_t n, int64_t at) {
         for (int64_t k = 0; k < n; ++k) w.reset[at + k] = (uint8_t)source[k * stride];
       });
     load_gamma(s, lane, tile.lanes, w);
@@ -387,8 +409,11 @@ class Strips {
   }
 
   void scatter_tile(const Strip& s, const Tile& tile, int64_t lane, int64_t step, Workspace& w) const {
-    each_run(tile, p.out, s.out, lane, step, [&](char* target, int64_t stride, int64_t n, int64_t at) {
-      scatter(w.x.data() + at, n, p.out.dtype, target, stride);
+    const bool turns = tile.lanes > 1 && by_line(tile, p.out);
+    const Acc* from = w.x.data();
+    if (turns) transpose(from, tile.steps, tile.lanes, w.turned.data()), from = w.turned.data();
+    each_run(tile, p.out, s.out, lane, step, turns || tile.lanes == 1, [&](char* target, int64_t stride, int64_t n, int64_t at) {
+      scatter(from + at, n, p.out.dtype, target, stride);
     });
   }
 
@@ -408,6 +433,12 @@ class Strips {
       // By layout, not by the tile's width, which follows from the number of threads.
       if (layout == Layout::kGatheredLines) carry[0] = scan_one_line(line_scan_, tile_line(tile, carry[0], first, w));
       else columns.scan(tile_columns(tile, carry, first, w));
+    } else if (std::is_same_v<Acc, uint64_t> && !p.gates.data && !p.gamma.data) {
+      if constexpr (std::is_same_v<Acc, uint64_t>) {
+        const int64_t item = sizeof(uint64_t), pitch = tile.lanes * item;
+        integer_scan_({(const char*)w.x.data(), p.reset.data ? w.reset.data() : nullptr, (char*)w.x.data(), pitch,
+                       tile.lanes, pitch, item, 1, item, tile.steps, tile.lanes, carry, tile.lanes > 1, p.exclusive != 0});
+      }
     } else {
       for (int64_t step = 0; step < tile.steps; ++step) {
         for (int64_t lane = 0; lane < tile.lanes; ++lane) {
