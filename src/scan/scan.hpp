@@ -126,10 +126,24 @@ struct WindowArgs {
 };
 struct WindowResult {
   bool finite;                        // all that was written
-  double largest;                     // of the float64 elements
+  double largest;                     // of the finite float64 elements
 };
 typedef WindowResult LineWindow(const WindowArgs&);
 LineWindow* line_window(int32_t dtype, bool reverse);
+
+// A block of at most kWindowColumns neighbouring columns: `window` steps, the last block of all perhaps fewer.
+constexpr int kWindowColumns = 32;
+struct ColumnWindowArgs {
+  const char* x;                      // the block's first step
+  char* out;                          // nullptr: only what the next block needs is wanted; may be x
+  int64_t x_stride, out_stride;       // from step to step, bytes
+  int64_t n, window, n_columns;
+  const double* powers;               // gamma^k, normal numbers, k up to window
+  double* rows;                       // window rows of kWindowColumns: from block to block
+  bool first;                         // no block is before this one
+};
+typedef double ColumnWindow(const ColumnWindowArgs&);   // returns the largest finite token, of float64
+ColumnWindow* column_window(int32_t dtype);
 
 // ---- neighbouring lines, contiguous across ------------------------------------------------------------------
 

@@ -12,8 +12,8 @@
 // prefetchers expect. A long block is taken in chunks, R's value between them computed beforehand. A few elements are
 // summed directly.
 //
-// Where a line is contiguous and has no resets, blocks of whole vectors do the same in a third of the time
-// (scan/window_lines.cpp). What does not come out finite there is computed again here.
+// Without resets, blocks of whole vectors along a line (scan/window_lines.cpp), and vectors across columns
+// (scan/window_columns.cpp), do the same in a third of the time. What may have overflowed there is computed again here.
 //
 // The block's sums are not those that the plain loop goes through. Where gamma^K or the elements are so large that one
 // of either may overflow, a tree over the elements keeps the loop's order (scan/window_tree.hpp). Where gamma^k is too small
@@ -39,6 +39,7 @@ constexpr int64_t kDirect = 64;       // up to here K multiply-adds cost less th
 constexpr int64_t kFewest = 24, kMost = 1 << 17, kShort = 256;
 constexpr int64_t kSegmentBytes = 256 << 10;
 constexpr int64_t kPollBlocks = 64;
+constexpr int64_t kRowBytes = 1 << 20;   // of a block of columns, at most: an L2
 constexpr int64_t kSegmentBlocks = 8; // a segment begins with the sums of the block before it
 
 constexpr double kGrowthTaken = 0x1p1000;    // gamma^K up to here, and its rounding, stay finite
@@ -91,9 +92,10 @@ class Window {
  public:
   explicit Window(const ScanProblem& problem)
       : p(problem), strips(problem), K(std::min(problem.window, problem.length)),
-        n_vectors(K / kLanes), in_place(p.out.data == p.x.data), in_vectors(has_vectors()),
-        block_in_vectors(line_window(in_vectors ? p.x.dtype : kDouble, p.x.time_stride < 0)),
-        scan_forward(line_scan(kDouble, kDouble, false)),
+        n_vectors(K / kLanes), in_place(p.out.data == p.x.data), in_columns(has_columns()),
+        in_vectors(!in_columns && has_vectors()), in_place_vectors(strips.layout == Layout::kLines),
+        block_in_vectors(line_window(in_place_vectors ? p.x.dtype : kDouble, in_place_vectors && p.x.time_stride < 0)),
+        column_block(column_window(p.x.dtype)), scan_forward(line_scan(kDouble, kDouble, false)),
         scan_backward(line_scan(kDouble, kDouble, true)) {}
 
   void run() {
@@ -102,42 +104,48 @@ class Window {
     if (n_lines == 0 || p.length == 0) return;
     const int64_t item = dtype_size(p.x.dtype);
     // Segments are whole blocks; in place a line is one segment, because a block reads the one before it.
-    const int64_t grain = in_vectors ? n_vectors * kLanes : K <= kDirect ? kChunk : K;
-    int64_t segment = std::max<int64_t>(kSegmentBytes / item / grain, in_vectors ? kSegmentBlocks : 1) * grain;
+    const int64_t width = in_columns ? kWindowColumns : 1, n_strips = (p.columns + width - 1) / width;
+    const int64_t grain = in_columns ? K : in_vectors ? n_vectors * kLanes : K <= kDirect ? kChunk : K;
+    const int64_t fewest = in_columns || in_vectors ? kSegmentBlocks : 1;
+    int64_t segment = std::max(kSegmentBytes / item / grain / width, fewest) * grain;
     const bool stream = should_stream(p, n_lines);
     if (in_place) segment = p.length;
     const int64_t n_segments = (p.length + segment - 1) / segment;
-    const int n_threads = threads_worth(p.n_threads, n_lines * p.length * item, n_lines * n_segments);
+    const int64_t n_tasks = n_lines / p.columns * n_strips * n_segments;
+    const int n_threads = threads_worth(p.n_threads, n_lines * p.length * item, n_tasks);
     std::vector<Buffers> buffers(n_threads);
-    for (Buffers& b : buffers) b.resize(in_vectors ? n_vectors : 0, in_place);
-    for_tasks(n_lines * n_segments, n_threads, p.flush, [&](int64_t task, int thread) {
+    for (Buffers& b : buffers) {
+      b.resize(in_vectors ? n_vectors : 0, in_place || !in_place_vectors);
+      if (in_columns) b.rows.resize(K * kWindowColumns), b.normal_powers.resize(K + 1);
+    }
+    for_tasks(n_tasks, n_threads, p.flush, [&](int64_t task, int thread) {
       Buffers& b = buffers[thread];
-      const int64_t line = task / n_segments, from = task % n_segments * segment;
-      const Strip s = strips.strip(line / p.columns, line % p.columns, 1);
+      const int64_t strip = task / n_segments, from = task % n_segments * segment, column = strip % n_strips * width;
+      const Strip s = strips.strip(strip / n_strips, column, std::min(width, p.columns - column));
       const Acc gamma = strips.gamma_of(s, 0);
       const int64_t to = std::min(p.length, from + segment);
       b.prepare(gamma, K, is_wide(p.out.dtype));
-      if (in_vectors && fits_vectors(b)) vectors(s, gamma, from, to, stream, b);
-      else if (K <= kDirect && finite(gamma)) direct(s, gamma, from, to, b);
-      else if (finite(gamma) && b.growth <= kGrowthTaken) blocks(s, gamma, from, to, b);
-      else in_order(s, gamma, from, to, b);
+      if (in_columns && fits_columns(gamma, b)) return blocks_of_columns(s, gamma, from, to, b);
+      for (int64_t lane = 0; lane < s.lanes; ++lane) windows(strips.part(s, lane, 1), gamma, from, to, stream, b);
     });
   }
 
  private:
   struct Buffers {
     Buffer<Acc> x, previous, powers, falling, between;   // falling: powers backwards, for whole vectors
-    Buffer<double> sums, rests, aside, vector_powers;   // of blocks in vectors
+    Buffer<double> sums, rests, aside, line, vector_powers;   // of blocks in vectors
+    Buffer<double> rows, normal_powers;                       // of blocks of columns
     Buffer<uint8_t> reset;
     WindowTree<Acc> tree;
     Acc gamma{};
     double growth = 0.0;      // the largest power of gamma
     int64_t chunk = 0;        // steps for which a power of gamma is one factor
     bool may_vanish = false;  // for some it is not
+    bool is_normal = false;   // all powers are normal numbers: then only what it should be is not finite
     bool ready = false;
 
-    void resize(int64_t n_vectors, bool in_place) {
-      if (in_place) aside.resize(n_vectors * kLanes);
+    void resize(int64_t n_vectors, bool has_aside) {
+      if (has_aside) aside.resize(n_vectors * kLanes), line.resize((n_vectors + 1) * kLanes);
       sums.resize(n_vectors * kLanes);
       rests.resize(n_vectors * kLanes);
       vector_powers.resize(n_vectors ? n_vectors + 1 : 0);
@@ -153,6 +161,7 @@ class Window {
       gamma = value, ready = true;
       growth = growth_of(gamma, K);
       const double size = size_of(gamma), smallest = std::pow(size, (double)K);
+      is_normal = smallest >= kPowerTaken && growth <= kGrowthTaken;
       may_vanish = wide && size != 0.0 && smallest < kPowerTaken;
       chunk = kChunk;
       if (may_vanish) chunk = std::clamp<int64_t>((int64_t)(std::log2(kPowerTaken) / std::log2(size)), 1, kChunk);
@@ -166,14 +175,22 @@ class Window {
       between.resize(K / chunk + 2);
       if constexpr (std::is_same_v<Acc, double>)
         for (int64_t k = 0; k < (int64_t)vector_powers.size(); ++k) vector_powers[k] = power(value, k * kLanes);
+      // Of narrow elements those that would vanish stay normal: what they add is far below the smallest float32.
+      if constexpr (std::is_same_v<Acc, double>)
+        for (int64_t k = 0; k < (int64_t)normal_powers.size(); ++k) {
+          normal_powers[k] = power(value, k);
+          if (std::fabs(normal_powers[k]) < kPowerTaken)
+            normal_powers[k] = std::copysign(kPowerTaken, value < 0.0 && k % 2 ? -1.0 : 1.0);
+        }
     }
   };
 
   const ScanProblem& p;
   const Strips<Acc> strips;
   const int64_t K, n_vectors;
-  const bool in_place, in_vectors;
+  const bool in_place, in_columns, in_vectors, in_place_vectors;
   LineWindow* const block_in_vectors;
+  ColumnWindow* const column_block;
   LineScan* const scan_forward;
   LineScan* const scan_backward;
 
@@ -195,6 +212,14 @@ class Window {
   }
   void write(const Strip& s, int64_t from, int64_t n, const Acc* values) const {
     scatter(values, n, p.out.dtype, s.out + from * p.out.time_stride, p.out.time_stride);
+  }
+
+  // Windows of one line.
+  void windows(const Strip& s, Acc gamma, int64_t from, int64_t to, bool stream, Buffers& b) const {
+    if (in_vectors && fits_vectors(b)) vectors(s, gamma, from, to, stream, b);
+    else if (K <= kDirect && finite(gamma)) direct(s, gamma, from, to, b);
+    else if (finite(gamma) && b.growth <= kGrowthTaken) blocks(s, gamma, from, to, b);
+    else in_order(s, gamma, from, to, b);
   }
 
   // From the last step to the first: in place, a window's elements are still there then.
@@ -238,8 +263,7 @@ class Window {
   }
 
   bool has_vectors() const {
-    return std::is_same_v<Acc, double> && strips.layout == Layout::kLines && !p.reset.data &&
-           K >= (p.length < kShort ? kDirect : kFewest) && K <= kMost;
+    return std::is_same_v<Acc, double> && !p.reset.data && K >= (p.length < kShort ? kDirect : kFewest) && K <= kMost;
   }
   // No block may need powers as two factors, nor narrow elements to be measured.
   bool fits_vectors(const Buffers& b) const {
@@ -250,8 +274,15 @@ class Window {
     if constexpr (std::is_same_v<Acc, double>) {
       const int64_t block = n_vectors * kLanes, n_blocks = (to - from + block - 1) / block;
       auto run = [&](int64_t start, int64_t n, char* out) {
-        return block_in_vectors({s.x + start * p.x.time_stride, out, n, n_vectors, (int)(K - block), gamma,
-                                 b.vector_powers.data(), b.sums.data(), b.rests.data(), start == 0, stream});
+        const char* x = s.x + start * p.x.time_stride;
+        if (!in_place_vectors) {   // a vector of the block before, and the block
+          const int64_t before = std::min<int64_t>(start, kLanes);
+          gather(x - before * p.x.time_stride, p.x.time_stride, n + before, p.x.dtype, p.x.swapped,
+                 b.line.data() + kLanes - before);
+          x = (const char*)(b.line.data() + kLanes);
+        }
+        return block_in_vectors({x, out, n, n_vectors, (int)(K - block), gamma, b.vector_powers.data(), b.sums.data(),
+                                 b.rests.data(), start == 0, stream && in_place_vectors});
       };
       double previous = 0.0;
       for (int64_t k = 0; k < n_blocks; ++k) {
@@ -259,13 +290,17 @@ class Window {
         if (start && (in_place || k == 0)) previous = run(start - block, block, nullptr).largest;
         char* out = s.out + start * p.out.time_stride;
         // In place, the elements stay until it is known that they are not needed again.
-        char* aside = (char*)b.aside.data() + (p.out.time_stride < 0 ? (n - 1) * -p.out.time_stride : 0);
-        const WindowResult result = run(start, n, in_place ? aside : out);
-        const bool is_known = result.finite && stays_finite(std::max(start ? previous : 0.0, result.largest), b.growth);
+        const bool is_aside = in_place || !in_place_vectors;
+        const bool is_reversed = in_place_vectors && p.out.time_stride < 0;
+        char* aside = (char*)b.aside.data() + (is_reversed ? (n - 1) * -p.out.time_stride : 0);
+        const WindowResult result = run(start, n, is_aside ? aside : out);
+        const bool is_known = (result.finite || b.is_normal) &&
+                              stays_finite(std::max(start ? previous : 0.0, result.largest), b.growth);
         previous = result.largest;
         if (k % kPollBlocks == kPollBlocks - 1) poll();
         if (is_known) {
-          if (in_place) copy_block(aside, n, out);
+          if (!in_place_vectors) scatter(b.aside.data(), n, p.out.dtype, out, p.out.time_stride);
+          else if (in_place) copy_block(aside, n, out);
           continue;
         }
         if (stream) end_stream();
@@ -280,6 +315,38 @@ class Window {
   void copy_block(const char* source, int64_t n, char* target) const {
     const int64_t back = p.out.time_stride < 0 ? (n - 1) * -p.out.time_stride : 0;
     std::memcpy(target - back, source - back, n * std::llabs(p.out.time_stride));
+  }
+
+  // ---- columns ---------------------------------------------------------------------------------------------------
+
+  bool has_columns() const {
+    if constexpr (!std::is_same_v<Acc, double>) return false;
+    return strips.layout == Layout::kColumns && p.columns >= kLanes && p.gamma.column_stride == 0 && !p.reset.data &&
+           K > 1 && K * kWindowColumns * (int64_t)sizeof(double) <= kRowBytes && !(in_place && is_wide(p.x.dtype));
+  }
+
+  bool fits_columns(Acc gamma, const Buffers& b) const {
+    return finite(gamma) && size_of(gamma) > 0.0 && !b.may_vanish && b.growth <= kGrowthTaken &&
+           (is_wide(p.x.dtype) || stays_finite(kNarrowToken, b.growth));
+  }
+
+  void blocks_of_columns(const Strip& s, Acc gamma, int64_t from, int64_t to, Buffers& b) const {
+    if constexpr (std::is_same_v<Acc, double>) {
+      auto run = [&](int64_t start, int64_t n, bool write) {
+        return column_block({s.x + start * p.x.time_stride, write ? s.out + start * p.out.time_stride : nullptr,
+                             p.x.time_stride, p.out.time_stride, n, K, s.lanes, b.normal_powers.data(), b.rows.data(),
+                             start == 0});
+      };
+      double previous = from ? run(from - K, K, false) : 0.0;
+      for (int64_t start = from; start < to; start += K) {
+        const int64_t n = std::min(K, to - start);
+        const double largest = run(start, n, true);
+        if (is_wide(p.x.dtype) && !stays_finite(std::max(previous, largest), b.growth))
+          for (int64_t lane = 0; lane < s.lanes; ++lane) in_order(strips.part(s, lane, 1), gamma, start, start + n, b);
+        previous = largest;
+        if ((start - from) / K % kPollBlocks == kPollBlocks - 1) poll();
+      }
+    }
   }
 
   void direct(const Strip& s, Acc gamma, int64_t from, int64_t to, Buffers& b) const {
@@ -449,6 +516,7 @@ ScanProblem in_parts(const ScanProblem& complex) {
 }  // namespace
 
 void run_window(const ScanProblem& problem) {
+  if (problem.window >= problem.length) return run_scan(problem);   // no window ends before its line does
   if (problem.accumulator != kComplex) Window<double>(problem).run();
   else if (has_real_factor(problem)) Window<double>(in_parts(problem)).run();
   else Window<Complex>(problem).run();

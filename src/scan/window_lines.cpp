@@ -15,7 +15,7 @@
 // kLanes elements: log2(kLanes) shifts and multiply-adds, three multiply-adds, and as many shifts as the rest has bits.
 //
 // A NaN or an infinity is in every window that it should be in, and where a power of gamma vanished in others of its
-// two blocks: the caller computes a block again that did not come out finite.
+// two blocks: then the caller computes a block again that did not come out finite.
 //
 // Called by scan/window.cpp, a block at a time.
 
@@ -104,7 +104,7 @@ WindowResult window_block_as(const WindowArgs& args_) {
   Bits check = {};
   auto advance = [&](int64_t i, Vec token) __attribute__((always_inline)) {
     double* sums = args.sums + i * kLanes;
-    if constexpr (kMayOverflow<T>) largest = max(abs(token), largest);
+    if constexpr (kMayOverflow<T>) largest = max(select((Mask)(abs(token) < __builtin_inf()), abs(token), Vec{}), largest);
     neighbours.advance(token);
     Vec y = {};
     if constexpr (Writes) {

@@ -1,0 +1,96 @@
+// WINDOW, of neighbouring lines that are contiguous across: at most K elements of a decaying sum in each column.
+//
+//   y[t] = sum over k < min(K, t + 1) of gamma^k * x[t-k]
+//
+// A vector runs across the columns, and each block of K steps is van Herk's, as in scan/window.cpp:
+//
+//   y[i] = S[i] + gamma^(i+1) * R[i+1],   R[q] = sum over j >= q of gamma^(K-1-j) * P[j]
+//
+// Bytes an element: x read once, y written once; the tokens of a block stay in a packed buffer until they have become R,
+// so that no pitch makes rows push each other out of the cache, and the output may be x. Arithmetic for kLanes elements:
+// three multiply-adds.
+//
+// The powers are normal numbers, so that a NaN or an infinity is in the windows that it should be in and in no other.
+// What a sum that overflows would be is left to the caller, which is told the largest finite token.
+//
+// Called by scan/window.cpp, a block of some columns at a time.
+
+#include "common/real_types.hpp"
+#include "common/vec.hpp"
+#include "scan/lines.hpp"
+#include "scan/scan.hpp"
+
+namespace upsweep {
+namespace {
+
+constexpr int kVectors = kWindowColumns / kLanes;
+constexpr int kAhead = 8;   // steps; rows lie on pages of their own, where no hardware prefetcher looks
+
+template <bool Whole, class T>
+inline Vec load_columns(const T* p, int count) {
+  if constexpr (Whole) return load(p);
+  else return load_some(p, count);
+}
+
+// N vectors of columns, the last one of `count` columns unless they are Whole.
+template <class T, bool Whole, int N>
+void window_block(const ColumnWindowArgs& args, int64_t col, int count, Vec& largest) {
+  const Vec gamma = broadcast(args.powers[1]);
+  Vec state[N] = {};
+  double* const rows = args.rows + col;
+  auto token = [&](int64_t i, int k) __attribute__((always_inline)) {
+    const Vec x = load_columns<Whole>((const T*)(args.x + i * args.x_stride) + col + k * kLanes, count);
+    if constexpr (kMayOverflow<T>) largest = max(select((Mask)(abs(x) < __builtin_inf()), abs(x), Vec{}), largest);
+    return x;
+  };
+  for (int64_t i = 0; i < args.n; ++i) {
+    double* row = rows + i * kWindowColumns;
+    __builtin_prefetch(args.x + (i + kAhead) * args.x_stride + col * (int64_t)sizeof(T));
+    const bool has_later = !args.first && i + 1 < args.window;
+    const Vec power = broadcast(args.powers[has_later ? i + 1 : 0]);
+    for (int k = 0; k < N; ++k) {
+      const Vec x = token(i, k);
+      if (args.out) {
+        state[k] = i ? fma(gamma, state[k], x) : x;
+        Vec y = state[k];
+        if (has_later) y = fma(power, load(row + kWindowColumns + k * kLanes), y);
+        T* out = (T*)(args.out + i * args.out_stride) + col + k * kLanes;
+        if constexpr (Whole) store(out, y);
+        else store_some(out, y, count);
+      }
+      store(row + k * kLanes, x);
+    }
+  }
+  if (args.n < args.window) return;
+  Vec sum[N] = {};
+  for (int64_t i = args.window - 1; i >= 0; --i) {
+    const Vec power = broadcast(args.powers[args.window - 1 - i]);
+    for (int k = 0; k < N; ++k) {
+      double* at = rows + i * kWindowColumns + k * kLanes;
+      const Vec x = load(at);
+      sum[k] = i == args.window - 1 ? x : fma(power, x, sum[k]);
+      store(at, sum[k]);
+    }
+  }
+}
+
+template <class T>
+double window_columns(const ColumnWindowArgs& args) {
+  Vec largest = {};
+  if (args.n_columns == kWindowColumns) {
+    window_block<T, true, kVectors>(args, 0, kLanes, largest);
+  } else {
+    int64_t col = 0;
+    for (; col + kLanes <= args.n_columns; col += kLanes) window_block<T, true, 1>(args, col, kLanes, largest);
+    if (col < args.n_columns) window_block<T, false, 1>(args, col, (int)(args.n_columns - col), largest);
+  }
+  return largest_lane(largest);
+}
+
+}  // namespace
+
+ColumnWindow* column_window(int32_t dtype) {
+  return with_real_types(dtype, dtype, [](auto x, auto) -> ColumnWindow* { return window_columns<decltype(x)>; });
+}
+
+}  // namespace upsweep
