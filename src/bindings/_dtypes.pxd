@@ -1,13 +1,15 @@
 """The numbers that name numpy's dtypes in C++."""
 
 cimport numpy as cnp
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 
 cdef extern from "common/gather.hpp" namespace "upsweep" nogil:
     cdef enum DType:
         kBool, kInt8, kUInt8, kInt16, kUInt16, kInt32, kUInt32, kInt64, kUInt64
         kHalf, kBFloat, kFloat, kDouble, kComplexFloat, kComplexDouble
+    void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bint swapped, double* to)
+    void scatter(const double* values, int64_t n, int32_t dtype, char* target, int64_t stride)
 
 
 cdef inline int32_t dtype_code(cnp.ndarray array) except -1:

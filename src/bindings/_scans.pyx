@@ -10,7 +10,7 @@ from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsDouble, PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t
 
-from _dtypes cimport dtype_code, kDouble, kFloat
+from _dtypes cimport dtype_code, gather, kDouble, kFloat, scatter
 
 cnp.import_array()
 
@@ -106,6 +106,33 @@ def scan(cnp.ndarray x not None, gates, gamma, initial, reset, out, final_state,
             run_window(problem)
         else:
             run_scan(problem)
+
+
+def convert(cnp.ndarray source not None, cnp.ndarray target not None):
+    """Write real numbers to an array of floats in native byte order, of the same shape: numpy's conversions from and to
+    float16 take 3 to 70 ns an element."""
+    cdef int axis = cnp.PyArray_NDIM(target) - 1
+    cdef cnp.flatiter read, written
+    cdef int32_t source_dtype = dtype_code(source), target_dtype = dtype_code(target)
+    cdef bint swapped = cnp.PyArray_ISBYTESWAPPED(source)
+    cdef int64_t length, source_stride, target_stride, at, n
+    cdef double numbers[1024]
+    if axis < 0 or cnp.PyArray_SIZE(target) == 0:
+        target[...] = source
+        return
+    read, written = cnp.PyArray_IterAllButAxis(source, &axis), cnp.PyArray_IterAllButAxis(target, &axis)
+    length = cnp.PyArray_DIM(target, axis)
+    source_stride, target_stride = cnp.PyArray_STRIDE(source, axis), cnp.PyArray_STRIDE(target, axis)
+    with nogil:
+        while cnp.PyArray_ITER_NOTDONE(written):
+            for at in range(0, length, 1024):
+                n = min(length - at, 1024)
+                gather(<char*>cnp.PyArray_ITER_DATA(read) + at * source_stride, source_stride, n, source_dtype, swapped,
+                       numbers)
+                scatter(numbers, n, target_dtype, <char*>cnp.PyArray_ITER_DATA(written) + at * target_stride,
+                        target_stride)
+            cnp.PyArray_ITER_NEXT(read)
+            cnp.PyArray_ITER_NEXT(written)
 
 
 cdef inline bint is_plain(object value):

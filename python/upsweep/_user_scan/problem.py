@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from upsweep import _arrays
+from upsweep import _arrays, _backends
 from upsweep._arrays import DeviceView, Operand
 from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.symbols import floating
@@ -198,8 +198,9 @@ def rounded(array: Operand, dtype: np.dtype[Any]) -> Operand:
     """The array in the dtype of a result; overflow of a narrower float becomes infinity without a warning."""
     if array.dtype == dtype:
         return array
-    with np.errstate(over="ignore"):
-        return array.astype(dtype)
+    if isinstance(array, np.ndarray):
+        return _backends.cpu_user_scan.converted(array, dtype)
+    return array.astype(dtype)  # on a device
 
 
 def broadcast(array: Operand, shape: Shape, name: str, what: str = "") -> Operand:

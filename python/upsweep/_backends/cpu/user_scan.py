@@ -24,7 +24,7 @@ from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, lifte
 from upsweep._core.layout import memory_order, merge_axes, new_array
 from upsweep._core.user_scan import ScanSpec, choose_path
 
-__all__ = ["HostScans", "LaunchPlan", "Spans", "is_readable", "readable"]
+__all__ = ["HostScans", "LaunchPlan", "Spans", "converted", "is_readable", "readable"]
 
 Array = NDArray[Any]
 
@@ -181,7 +181,17 @@ def readable(array: Array, dtype: np.dtype[Any]) -> Array:
     if is_readable(array):
         return array
     is_float16 = array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8)
-    return array.astype(dtype if is_float16 else array.dtype.newbyteorder("="))
+    return converted(array, dtype if is_float16 else array.dtype.newbyteorder("="))
+
+
+def converted(array: Array, dtype: np.dtype[Any]) -> Array:
+    """The array in another dtype; numbers too large for it become infinities without a warning."""
+    if np.float16 in (array.dtype, dtype) and array.dtype.kind == dtype.kind == "f":
+        result = np.empty_like(array, dtype, subok=False)
+        cpu.scans.convert(array, result)
+        return result
+    with np.errstate(over="ignore"):
+        return array.astype(dtype)
 
 
 class HostScans:

@@ -28,6 +28,9 @@ def scan(
     the axis. The accumulator is 0: float64, 1: complex128, 2: 64-bit integers; multiplier is of its type, or
     float64 where the factors of complex states are real."""
 
+def convert(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Write real numbers to an array of floats in native byte order, of the same shape."""
+
 def plain_constant(x: object, gamma: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
     """A discounted sum along the last axis, or None when x and gamma are not of the plainest kind."""
 
