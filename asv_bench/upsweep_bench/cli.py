@@ -22,6 +22,7 @@ from upsweep.bench import add_arguments, machine, reason_not_to_run, report
 from upsweep.bench.report import Row
 
 from upsweep_bench import (
+    cliffs,
     compare,
     counts,
     distributed,
@@ -44,6 +45,7 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "counts": (counts, histograms),
     "pairs": (pairs,),
     "userscan": (user_scans, te_programs),
+    "cliffs": (cliffs,),
 }
 
 
@@ -130,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
         print("results are wrong: no speed is reported", *wrong, sep="\n")
         return 1
     print("correctness: every answer was within rounding of the reference\n")
-    report.print_table(rows)
+    (cliffs.print_rows if options.family == "cliffs" else report.print_table)(rows)
     _write(options, described, rows)
     return 0
 
