@@ -69,8 +69,7 @@ def scan_arrays(
     # Arrays have to be converted, or `out` needs a copy.
     outputs, finals = _backends.cpu_user_scan.HostScans().run(problem.spec, problem.inputs, problem.states)
     for target, y in zip(targets, outputs):
-        with np.errstate(over="ignore"):
-            np.copyto(target, y, casting="unsafe")
+        _backends.cpu_user_scan.convert(y, target)
     traced = problem.traced
     if out is None:
         out = arranged([*map(rounded, outputs, traced.output_dtypes)], traced.output_structure)

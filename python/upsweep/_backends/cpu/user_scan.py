@@ -24,7 +24,7 @@ from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, lifte
 from upsweep._core.layout import memory_order, merge_axes, new_array
 from upsweep._core.user_scan import ScanSpec, choose_path
 
-__all__ = ["HostScans", "LaunchPlan", "Spans", "converted", "is_readable", "readable"]
+__all__ = ["HostScans", "LaunchPlan", "Spans", "convert", "converted", "is_readable", "readable"]
 
 Array = NDArray[Any]
 
@@ -186,12 +186,19 @@ def readable(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     """The array in another dtype; numbers too large for it become infinities without a warning."""
-    if np.float16 in (array.dtype, dtype) and array.dtype.kind == dtype.kind == "f":
-        result = np.empty_like(array, dtype, subok=False)
-        cpu.scans.convert(array, result)
-        return result
+    result = np.empty_like(array, dtype, subok=False)
+    convert(array, result)
+    return result
+
+
+def convert(source: Array, target: Array) -> None:
+    """Write an array to one of another dtype; numbers too large for it become infinities without a warning."""
+    types = {source.dtype.str[1:], target.dtype.str[1:]}
+    if "f2" in types and types <= {"f2", "f4", "f8"} and target.dtype.isnative:
+        cpu.scans.convert(source, target)
+        return
     with np.errstate(over="ignore"):
-        return array.astype(dtype)
+        np.copyto(target, source, casting="unsafe")
 
 
 class HostScans:
