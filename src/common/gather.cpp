@@ -12,10 +12,13 @@ namespace {
 
 template <class T>
 inline T swap_bytes(T value) {
-  unsigned char bytes[sizeof(T)], other[sizeof(T)];
-  std::memcpy(bytes, &value, sizeof(T));
-  for (size_t k = 0; k < sizeof(T); ++k) other[k] = bytes[sizeof(T) - 1 - k];
-  std::memcpy(&value, other, sizeof(T));
+  if constexpr (sizeof(T) == 1) return value;
+  std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>> bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if constexpr (sizeof(T) == 2) bits = __builtin_bswap16(bits);
+  else if constexpr (sizeof(T) == 4) bits = __builtin_bswap32(bits);
+  else bits = __builtin_bswap64(bits);
+  std::memcpy(&value, &bits, sizeof(T));
   return value;
 }
 template <class T, class Part>
@@ -88,9 +91,11 @@ void transpose_blocks(const T* from, int64_t rows, int64_t columns, T* to) {
       to[column * rows + row] = from[row * columns + column];
 }
 
-// Vectors from the highest address down.
+// The lanes of a vector from the last one on, and every second one of two vectors.
 template <int... I>
 inline Vec turned(Vec v, std::integer_sequence<int, I...>) { return __builtin_shufflevector(v, v, (kLanes - 1 - I)...); }
+template <int... I>
+inline Vec evens(Vec a, Vec b, std::integer_sequence<int, I...>) { return __builtin_shufflevector(a, b, (2 * I)...); }
 
 template <class From, class To>
 void gather_as(const char* source, int64_t stride, int64_t n, bool swapped, To* to) {
@@ -110,9 +115,23 @@ void gather_as(const char* source, int64_t stride, int64_t n, bool swapped, To* 
       for (; k < n; ++k) to[k] = to_double(load_bytes<From>(from - k));
       return;
     }
+    if (!swapped && stride == 2 * (int64_t)sizeof(From)) {   // parts of complex numbers, columns of two
+      const From* from = (const From*)source;
+      int64_t k = 0;
+      for (; k + kLanes < n; k += kLanes)
+        store(to + k, evens(load(from + 2 * k), load(from + 2 * k + kLanes), std::make_integer_sequence<int, kLanes>{}));
+      for (; k < n; ++k) to[k] = to_double(load_bytes<From>(from + 2 * k));
+      return;
+    }
   }
   if (swapped) {
-    for (int64_t k = 0; k < n; ++k) to[k] = convert<To>(swap_bytes(load_bytes<From>(source + k * stride)));
+    constexpr int64_t kBlock = 64;
+    From block[kBlock];
+    for (int64_t k = 0; k < n; k += kBlock) {
+      const int64_t count = n - k < kBlock ? n - k : kBlock;
+      for (int64_t j = 0; j < count; ++j) block[j] = swap_bytes(load_bytes<From>(source + (k + j) * stride));
+      gather_as<From>((const char*)block, sizeof(From), count, false, to + k);
+    }
   } else if (stride == (int64_t)sizeof(From)) {
     for (int64_t k = 0; k < n; ++k) to[k] = convert<To>(load_bytes<From>(source + k * sizeof(From)));
   } else {

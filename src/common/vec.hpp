@@ -415,36 +415,68 @@ inline void store_bytes(void* p, V v, Store how) {
 template <class T>
 inline void store(T* p, Vec v, Store how) { store_bytes(p, pack<T>(v), how); }
 
-// Fewer than kLanes elements; lanes from count on are zero, and are not written.
+// `count` bytes, fewer than the 32 of a vector: a call of memcpy would cost more than the step that it is part of.
+inline void copy_some(void* target, const void* source, int count) {
+  char* to = (char*)target;
+  const char* from = (const char*)source;
+  auto copy = [&](auto bytes) {
+    if (!(count & bytes())) return;
+    std::memcpy(to, from, bytes());
+    to += bytes(), from += bytes();
+  };
+  copy(std::integral_constant<int, 32>{}), copy(std::integral_constant<int, 16>{}), copy(std::integral_constant<int, 8>{});
+  copy(std::integral_constant<int, 4>{}), copy(std::integral_constant<int, 2>{}), copy(std::integral_constant<int, 1>{});
+}
+
+// Fewer than kLanes elements; lanes from count on are zero, and are not written. Read as whole registers: what was put
+// together in memory would have to arrive there first.
 template <class T>
 inline Vec load_some(const T* p, int count) {
+#if defined(__AVX512F__)
+  const uint32_t mask = (1u << count) - 1;
+  if constexpr (sizeof(T) == 8) {
+    return (Vec)_mm512_maskz_loadu_pd((__mmask8)mask, p);
+  } else if constexpr (sizeof(T) == 4) {
+    return (Vec)_mm512_cvtps_pd(_mm256_maskz_loadu_ps((__mmask8)mask, p));
+  } else {
+    const __m128i bits = _mm_maskz_loadu_epi16((__mmask8)mask, p);
+    return load((const T*)&bits);
+  }
+#elif defined(__AVX2__)
+  const Mask mask = Mask{0, 1, 2, 3} < (int64_t)count;
+  if constexpr (sizeof(T) == 8) {
+    return (Vec)_mm256_maskload_pd(p, (__m256i)mask);
+  } else if constexpr (sizeof(T) == 4) {
+    return widen((FloatVec)_mm_maskload_ps(p, _mm_cmpgt_epi32(_mm_set1_epi32(count), _mm_setr_epi32(0, 1, 2, 3))));
+  } else {
+    uint64_t bits = 0;
+    for (int k = 0; k < kLanes; ++k)
+      if (k < count) bits |= (uint64_t)p[k].bits << (16 * k);
+    return load((const T*)&bits);
+  }
+#else
   T some[kLanes] = {};
-  std::memcpy(some, p, count * sizeof(T));
+  for (int k = 0; k < count; ++k) some[k] = p[k];
   return load(some);
+#endif
 }
 template <class T>
 inline void store_some(T* p, Vec v, int count) {
   const auto packed = pack<T>(v);
-  std::memcpy(p, &packed, count * sizeof(T));
-}
 #if defined(__AVX512F__)
-inline Vec load_some(const float* p, int count) {
-  return (Vec)_mm512_cvtps_pd(_mm256_maskz_loadu_ps((__mmask8)((1u << count) - 1), p));
-}
-inline Vec load_some(const double* p, int count) {
-  return (Vec)_mm512_maskz_loadu_pd((__mmask8)((1u << count) - 1), p);
-}
-inline void store_some(float* p, Vec v, int count) {
-  _mm256_mask_storeu_ps(p, (__mmask8)((1u << count) - 1), (__m256)pack<float>(v));
-}
-inline void store_some(double* p, Vec v, int count) {
-  _mm512_mask_storeu_pd(p, (__mmask8)((1u << count) - 1), (__m512d)v);
-}
+  const uint32_t mask = (1u << count) - 1;
+  if constexpr (sizeof(T) == 8) _mm512_mask_storeu_pd(p, (__mmask8)mask, (__m512d)packed);
+  else if constexpr (sizeof(T) == 4) _mm256_mask_storeu_ps(p, (__mmask8)mask, (__m256)packed);
+  else _mm_mask_storeu_epi16(p, (__mmask8)mask, (__m128i)packed);
+#else
+  copy_some(p, &packed, count * (int)sizeof(T));
 #endif
+}
 inline Mask load_mask_some(const uint8_t* p, int count) {
-  uint8_t some[kLanes] = {};
-  std::memcpy(some, p, count);
-  return load_mask(some);
+  uint64_t bytes = 0;
+  for (int k = 0; k < kLanes; ++k)
+    if (k < count) bytes |= (uint64_t)p[k] << (8 * k);
+  return load_mask((const uint8_t*)&bytes);
 }
 
 // Orders streamed stores before whatever is stored next; each task that streams ends with it.

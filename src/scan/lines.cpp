@@ -74,29 +74,36 @@ template <class T, class G, bool Reverse>
 // or the other infinity. Its sign is all that goes from step to step, so that none waits for a multiply-add. Returns the
 // first step that is not of this kind.
 template <class T, class G, bool Reverse>
-int64_t skip_not_finite(const LineArgs& args, int64_t step, double* state) {
+int64_t skip_not_finite(LineArgs args, int64_t step, double* state) {
   const T* x = (const T*)args.x;
   const G* gates = (const G*)args.gates;
   T* out = (T*)args.out;
-  auto goes_on = [&] { return step < args.n && !(args.reset && element_at<Reverse>(args.reset, step)); };
-  if (*state != *state) {
-    for (const T nan = from_double<T>(*state); goes_on(); ++step)
-      if (out) element_at<Reverse>(out, step) = nan;
-    return step;
-  }
   const double infinity = __builtin_inf();
-  const T infinities[] = {from_double<T>(infinity), from_double<T>(-infinity)};
-  bool negative = *state < 0.0;
-  for (; goes_on(); ++step) {
-    const double gate = gates ? to_double(element_at<Reverse>(gates, step)) : args.gamma;
-    const double token = to_double(element_at<Reverse>(x, step));
-    const bool after = negative != (gate < 0.0);
-    if (!(__builtin_fabs(gate) > 0.0) || !((after ? -token : token) > -infinity)) break;
-    if (out) element_at<Reverse>(out, step) = infinities[args.exclusive ? negative : after];
-    negative = after;
+  const bool is_nan = *state != *state;
+  double now = *state;
+  // Whether the state stays what it is in the next kLanes steps, its sign included.
+  auto stays = [&] {
+    if (args.reset && any(load_mask(vector_at<Reverse>(args.reset, step)))) return false;
+    if (is_nan) return true;
+    const Vec gate = gates ? load(vector_at<Reverse>(gates, step)) : broadcast(args.gamma);
+    const Vec token = load(vector_at<Reverse>(x, step)) * broadcast(now < 0.0 ? -1.0 : 1.0);
+    return !any((Mask)(gate > 0.0) == 0) && !any((Mask)(token > -infinity) == 0);
+  };
+  for (;;) {
+    for (const Vec states = broadcast(now); step + kLanes <= args.n && stays(); step += kLanes)
+      if (out) store(vector_at<Reverse>(out, step), states);
+    for (int k = 0; k < kLanes; ++k, ++step) {
+      *state = now;
+      if (step == args.n || (args.reset && element_at<Reverse>(args.reset, step))) return step;
+      if (!is_nan) {
+        const double gate = gates ? to_double(element_at<Reverse>(gates, step)) : args.gamma;
+        const double token = to_double(element_at<Reverse>(x, step)), after = gate < 0.0 ? -now : now;
+        if (!(__builtin_fabs(gate) > 0.0) || !((after < 0.0 ? -token : token) > -infinity)) return step;
+        now = after;
+      }
+      if (out) element_at<Reverse>(out, step) = from_double<T>(args.exclusive ? *state : now);
+    }
   }
-  *state = negative ? -infinity : infinity;
-  return step;
 }
 
 struct Redone {

@@ -24,6 +24,7 @@ enum class Layout { kLines, kColumns, kGatheredLines, kGatheredColumns };
 constexpr int64_t kTileElements = 2048;      // of a buffer: 16 KiB of doubles, so that three of them fit the L1
 constexpr int64_t kPollTiles = 16;           // a tile takes 1 to 20 us
 constexpr int64_t kTileColumns = 64;
+constexpr int64_t kManyComplexLines = 8 * kTileColumns;
 constexpr int64_t kMaxStripLanes = 2048;     // their states stay in the L1, what is kept of each in the L2
 
 // Outputs from this size on go past the cache: with its input, one fills 32 MiB, and from there on streaming was the
@@ -155,7 +156,9 @@ inline Layout choose_layout(const ScanProblem& p) {
         (!p.reset.data || p.reset.column_stride == 0 || p.reset.column_stride == 1))
       return Layout::kColumns;
   }
-  return columns_first || (has_out && across(p.out)) ? Layout::kGatheredColumns : Layout::kGatheredLines;
+  // Complex numbers wait long for each other: several of their lines are scanned at a time where there are enough for the threads.
+  const bool many = p.accumulator == kComplex && p.columns >= kManyComplexLines;
+  return columns_first || (has_out && across(p.out)) || many ? Layout::kGatheredColumns : Layout::kGatheredLines;
 }
 
 // Kernels of a layout, for one accumulator and its factor.
@@ -440,7 +443,8 @@ class Strips {
                        tile.lanes, pitch, item, 1, item, tile.steps, tile.lanes, carry, tile.lanes > 1, p.exclusive != 0});
       }
     } else {
-      for (int64_t step = 0; step < tile.steps; ++step) {
+      int64_t step = 0;
+      for (; step < tile.steps && (first || p.reset.data || p.exclusive); ++step, first = false)
         for (int64_t lane = 0; lane < tile.lanes; ++lane) {
           const int64_t at = step * tile.lanes + lane;
           const bool dropped = first || (p.reset.data && w.reset[at]);
@@ -449,8 +453,12 @@ class Strips {
           carry[lane] = dropped ? token_of(w.x[at]) : multiply_add(gate, carry[lane], w.x[at]);
           w.x[at] = p.exclusive ? before : carry[lane];
         }
-        first = false;
-      }
+      // The same without a choice: lanes that do not wait for each other.
+      Acc *__restrict state = carry, *__restrict x = w.x.data() + step * tile.lanes;
+      const Factor* __restrict gates = p.gates.data ? w.gates.data() + step * tile.lanes : w.gamma.data();
+      const int64_t gates_step = p.gates.data ? tile.lanes : 0;
+      for (; step < tile.steps; ++step, x += tile.lanes, gates += gates_step)
+        for (int64_t lane = 0; lane < tile.lanes; ++lane) x[lane] = state[lane] = multiply_add(gates[lane], state[lane], x[lane]);
     }
   }
 

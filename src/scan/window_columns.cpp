@@ -11,7 +11,7 @@
 // three multiply-adds.
 //
 // The powers are normal numbers, so that a NaN or an infinity is in the windows that it should be in and in no other.
-// What a sum that overflows would be is left to the caller, which is told the largest finite token.
+// What a sum that overflows would be is left to the caller, which gets the largest finite token.
 //
 // Called by scan/window.cpp, a block of some columns at a time.
 
