@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import upsweep
 from helpers import BFLOAT16, SCANS, check, dtype_name, operands, random, same_bits, sequential, wide
+from upsweep._backends import cpu
 from upsweep.testing import assert_scan_close
 
 HALVES = [np.dtype("float16"), BFLOAT16]
@@ -247,3 +248,29 @@ def test_gates_above_one_and_zero_in_blocks(dtype):
 @pytest.mark.parametrize("window", [1, 5, 130, 1000])
 def test_windows(window, dtype):
     check("discounted_cumsum", random((2, 1500), dtype), 0.99, window=window)
+
+
+def test_every_float16_comes_through_a_buffer_unchanged():
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    for x in (np.repeat(every, 2)[::2], every.astype(">f2"), every[::-1][::-1][:, None][:, 0]):
+        y = upsweep.cumulative_sum(x[:, None], axis=1)[:, 0]
+        np.testing.assert_array_equal(y, every)
+        np.testing.assert_array_equal(np.signbit(y), np.signbit(every))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_rounding_to_float16(dtype):
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(dtype)
+    between = (halves[1:] + halves[:-1]) / 2
+    nearest = [np.nextafter(between, side, dtype=dtype) for side in (np.inf, 0)]
+    special = np.array([65519.9, 65520, 1e9, 1e30, np.inf, np.nan])
+    values = np.concatenate([halves, between, *nearest, special]).astype(dtype)
+    values = np.concatenate([values, -values])
+    written = np.empty((2, values.size), np.float16)[:, ::-1]
+    cpu.scans.convert(np.stack([values, values]), written)
+    with np.errstate(all="ignore"):
+        expected = values.astype(np.float16)
+    np.testing.assert_array_equal(written, np.stack([expected, expected]))
+    back = np.empty_like(values)
+    cpu.scans.convert(written[0], back)
+    np.testing.assert_array_equal(back, expected.astype(dtype))

@@ -348,3 +348,42 @@ def test_windows_of_complex_sums_that_overflow_do_so_in_their_part(window):
                 upsweep.discounted_cumsum(getattr(x, part).copy(), 1.0, window=window),
             )
             np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_runs_of_infinities_and_nans_are_as_in_the_loop(dtype, reverse):
+    rng = np.random.default_rng(5)
+    for length in (9, 40, 300, 1100):
+        for kind in range(12):
+            gates, x = rng.uniform(0.5, 1, (4, length)), rng.standard_normal((4, length))
+            if kind % 2:
+                gates *= rng.choice([-1, 1], gates.shape)
+            if kind % 3 == 1:
+                gates[rng.random(gates.shape) < 0.02] = 0
+            for value, share in ((np.inf, 0.02), (-np.inf, 0.02 * (kind % 4 == 0)), (np.nan, 0.002 * (kind > 8))):
+                x[rng.random(x.shape) < share] = value
+            x[0] = np.where(rng.random(length) < 0.5, np.inf, x[0])
+            reset = rng.random(gates.shape) < (0.01 if kind % 3 == 2 else 0)
+            gates, x = gates.astype(dtype), x.astype(dtype)
+            for exclusive in (False, True):
+                y = upsweep.linear_recurrence(gates, x, reset=reset, reverse=reverse, exclusive=exclusive)
+                with np.errstate(all="ignore"):
+                    expected = reference.linear_recurrence(
+                        gates, x, reset=reset, reverse=reverse, exclusive=exclusive
+                    )
+                bad = ~np.isfinite(expected)
+                np.testing.assert_array_equal(y[bad], expected[bad])
+                assert np.isfinite(y[~bad]).all()
+
+
+@pytest.mark.parametrize("gamma", [0.9, -0.9])
+def test_an_infinity_keeps_its_sign_under_one_gamma(gamma):
+    x = random((3, 1000), np.float32)
+    x[0, 3], x[1, 500], x[2, 10], x[2, 900] = np.inf, -np.inf, np.inf, -np.inf * np.sign(gamma)
+    with np.errstate(all="ignore"):
+        expected = reference.discounted_cumsum(x, gamma)
+    y = upsweep.discounted_cumsum(x, gamma)
+    bad = ~np.isfinite(expected)
+    np.testing.assert_array_equal(y[bad], expected[bad])
+    assert np.isfinite(y[~bad]).all()

@@ -228,3 +228,61 @@ def test_in_place():
     expected = upsweep.discounted_cumsum(x, 0.9, window=20)
     assert upsweep.discounted_cumsum(x, 0.9, window=20, out=x) is x
     np.testing.assert_array_equal(x, expected)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
+def test_across_columns(dtype, reverse):
+    for n_columns in (13, 32, 70):
+        x = random((103, n_columns), dtype, seed=n_columns)
+        for window, gamma in ((2, 0.9), (3, -0.99), (50, 1.01), (102, -1.0), (64, 0.0)):
+            y = check("discounted_cumsum", x, gamma, axis=0, window=window, reverse=reverse)
+            for n_threads in (1, 3):
+                again = upsweep.discounted_cumsum(
+                    x, gamma, axis=0, window=window, reverse=reverse, n_threads=n_threads
+                )
+                assert same_bits(again, y)
+            in_place = x.copy()
+            upsweep.discounted_cumsum(in_place, gamma, axis=0, window=window, reverse=reverse, out=in_place)
+            np.testing.assert_allclose(in_place.astype(complex), y.astype(complex), rtol=1e-2, atol=1e-2)
+
+
+def test_few_columns_are_cut_in_time():
+    x = random((12_000, 9), np.float32)
+    for window in (5, 700):
+        y = check("discounted_cumsum", x, 0.95, axis=0, window=window)
+        assert same_bits(upsweep.discounted_cumsum(x, 0.95, axis=0, window=window, n_threads=3), y)
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "strided", "swapped"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_not_finite_leaves_after_window_steps_in_any_layout(dtype, layout):
+    for window, gamma in ((7, 0.9), (40, -0.9), (90, 1.0), (1500, 0.5)):
+        x = random((2000, 33), dtype)
+        bad = {(3, 0): np.nan, (500, 5): np.inf, (520, 5): -np.inf, (1999, 32): -np.inf, (700, 20): np.inf}
+        for (t, column), value in bad.items():
+            x[t, column] = value
+        moved = {
+            "rows": np.asfortranarray(x), "columns": x, "strided": np.repeat(x, 2, axis=1)[:, ::2],
+            "swapped": x.astype(x.dtype.newbyteorder()),
+        }[layout]  # fmt: skip
+        y = upsweep.discounted_cumsum(moved, gamma, axis=0, window=window)
+        lost = np.zeros(x.shape, bool)
+        for t, column in bad:
+            lost[t : t + window, column] = True
+        np.testing.assert_array_equal(~np.isfinite(y), lost)
+        together = slice(520, min(500 + window, 2000))  # both infinities; of equal sign under a negative gamma
+        assert gamma < 0 or np.isnan(y[together, 5]).all()
+        sign = np.sign(gamma) ** np.arange(min(window, 1300))
+        np.testing.assert_array_equal(y[700 : 700 + window, 20], sign * np.inf)
+
+
+def test_columns_that_overflow_on_the_way_are_as_in_the_loop():
+    x = random((400, 20))
+    x[100:110, 3] = 1e308
+    x[250:260, 3] = -1e308
+    x[50, 7] = np.inf
+    y = upsweep.discounted_cumsum(x, 1.0, axis=0, window=30)
+    for column in range(20):
+        expected = windows_in_order(x[:, column], 1.0, 30)
+        np.testing.assert_allclose(y[:, column], expected, rtol=1e-12, atol=1e-12)
