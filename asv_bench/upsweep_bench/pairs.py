@@ -39,10 +39,10 @@ class Case(base.Case):
 
     `block`: block-sparse in blocks of so many rows, `half_in_one` of which holds half of the points. `cells`:
     block-sparse of points in the plane, cut into so many cells along each side, of which pairs with near
-    centres are selected, so that about a `share` of all pairs is.
+    centres are selected, so that about a `share` of all pairs is. `falling`: the columns come from far to near.
     """
 
-    reduction: str  # "sum" of a Gaussian, "logsumexp" or "argKmin"
+    reduction: str  # "sum" of a Gaussian, "logsumexp", or "argKmin" of `k` neighbours
     n_rows: int
     n_columns: int
     dim: int = 3
@@ -53,6 +53,8 @@ class Case(base.Case):
     share: float = 1.0
     block: int | None = None
     half_in_one: bool = False
+    k: int = K
+    falling: bool = False
     peers: PeerThresholds = ()
     device: str = "cpu"
 
@@ -62,8 +64,8 @@ class Case(base.Case):
 
     @property
     def name(self) -> str:
-        reduction = {"sum": "Gaussian sum", "argKmin": f"argKmin({K})"}.get(self.reduction, self.reduction)
-        words = f"{reduction}, D={self.dim}"
+        reduction = {"sum": "Gaussian sum", "argKmin": f"argKmin({self.k})"}.get(self.reduction, self.reduction)
+        words = f"{reduction}, D={self.dim}" + ", from far to near" * self.falling
         if self.on_cuda:
             words += f", {self.n_rows:,} x {self.n_columns:,}"
             words += " and its gradient in x" * self.gradients
@@ -82,7 +84,8 @@ class Case(base.Case):
 
     @property
     def family(self) -> str:
-        return f"{self.reduction}, D={self.dim}, {self.dtype}"
+        order = ", from far to near" * self.falling
+        return f"{self.reduction}, D={self.dim}, {self.dtype}" + f", K={self.k}" * (self.k != K) + order
 
     @property
     def scale(self) -> float:
@@ -133,7 +136,7 @@ def lazy_reduction(case: Case, library: Any, **keywords: Any) -> Callable[..., A
     def reduce(x: Any, y: Any, b: Any) -> Any:
         squares = library.Vi(x).sqdist(library.Vj(y))
         if case.reduction == "argKmin":
-            return squares.argKmin(K, axis=1, **keywords)
+            return squares.argKmin(case.k, axis=1, **keywords)
         exponent = squares * -case.scale
         if case.reduction == "logsumexp":
             return exponent.logsumexp(axis=1, **keywords)
@@ -164,6 +167,8 @@ class Arrays(base.Arrays):
         self.launches_cost = case.on_cuda and case.n_rows * case.n_columns < _FEW
         x, b = source.uniform((case.n_rows, case.dim), "float64"), source.uniform((case.n_columns, 1), "float64")
         y = source.uniform((case.n_columns, case.dim), "float64") if case.cells is None else x
+        if case.falling:  # rows near the origin have all columns in about this order
+            x, y = 0.01 * x, y[(y**2).sum(1).argsort()[::-1]]
         self.ranges: upsweep.BlockRanges | None = None
         self.labels: Any = None  # the block of each point
         self.keep: Any = None  # which pairs of blocks are selected
@@ -208,7 +213,7 @@ class Arrays(base.Arrays):
         difference = as_float64(self.x[row]) - as_float64(self.y)
         squares = (difference**2).sum(1)
         if case.reduction == "argKmin":
-            expected, actual = (self._sorted(values)[:K] for values in (squares, squares[answer[row]]))
+            expected, actual = (self._sorted(values)[: case.k] for values in (squares, squares[answer[row]]))
             return float(abs(actual - expected).max() / max(float(expected.max()), 1e-30))
         exponent, actual = -case.scale * squares, as_float64(answer[row])
         if case.reduction == "logsumexp":
@@ -245,6 +250,9 @@ def cases(quick: bool = False, device: str = "cpu") -> list[base.Case]:
         Case("sum", n, n, threshold=3.0, peers=peers),
         Case("logsumexp", n, n, threshold=1.5, peers=peers),
         Case("argKmin", n, n, threshold=1.0, peers=(*peers, ("scikit-learn", None))),
+        Case("argKmin", n, n, threshold=1.0, falling=True, peers=peers),
+        Case("argKmin", n, n, threshold=0.3, k=100, peers=peers),
+        Case("argKmin", n, n, threshold=0.3, k=100, falling=True, peers=peers),
         Case("sum", n, n, threshold=0.9, dtype="float64", peers=peers),
         Case("sum", n, n, 64, 0.5, peers=peers),
         Case("sum", n, n, threshold=0.85, block=200),

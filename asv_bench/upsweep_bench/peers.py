@@ -17,7 +17,7 @@ import numpy as np
 
 from upsweep_bench import user_scans
 from upsweep_bench.case import n_threads
-from upsweep_bench.pairs import K, lazy_reduction
+from upsweep_bench.pairs import lazy_reduction
 from upsweep_bench.scans import BASELINE
 
 __all__ = ["PEERS", "Peer", "Refused", "bind", "missing"]
@@ -241,7 +241,7 @@ def _numpy_pairs(case: Any) -> Function:
         x = x[: len(x) // 10]
         squares = (x * x).sum(axis=1)[:, None] + (y * y).sum(axis=1) - 2 * (x @ y.T)
         if case.reduction == "argKmin":
-            return np.argpartition(squares, K, axis=1)[:, :K]
+            return np.argpartition(squares, case.k, axis=1)[:, : case.k]
         kernel = np.exp(-squares)
         return np.log(kernel.sum(axis=1, keepdims=True)) if case.reduction == "logsumexp" else kernel @ b
 
@@ -252,7 +252,7 @@ def _scikit_learn(case: Any) -> Function:
     neighbours = importlib.import_module("sklearn.neighbors").NearestNeighbors
 
     def search(x: Any, y: Any, b: Any) -> Any:
-        return neighbours(n_neighbors=K, algorithm="brute").fit(y).kneighbors(x, return_distance=False)
+        return neighbours(n_neighbors=case.k, algorithm="brute").fit(y).kneighbors(x, return_distance=False)
 
     return search
 

@@ -28,7 +28,7 @@ cdef extern from "pairs/pairs.hpp" namespace "upsweep" nogil:
         PairKernel()
         Tile rows_tile, columns_tile
         Prepare prepare_records, prepare_lanes
-        int32_t kind, bits, accumulator_bits, lanes, largest, indexed, n_sums
+        int32_t kind, bits, accumulator_bits, lanes, largest, indexed, n_sums, inserts
         int64_t dim, k, row_width, column_width, param_width, n_prepared, workspace
         double cost
     cdef cppclass PairPlan:
@@ -85,13 +85,13 @@ cdef class Kernel:
     cdef readonly int64_t n_values
 
     def __cinit__(self, *, compile, str kind, int bits, int accumulator_bits, int lanes, bint largest, bint indexed,
-                  int n_sums, int64_t dim, int64_t k, double cost, int64_t n_prepared, components, bint wants_values,
+                  int n_sums, bint inserts, int64_t dim, int64_t k, double cost, int64_t n_prepared, components, bint wants_values,
                   bint wants_indices, int64_t n_values):
         cdef PairKernel* kernel = &self.kernel
         cdef int64_t widths[3]
         kernel.kind = KINDS[kind]
         kernel.bits, kernel.accumulator_bits, kernel.lanes = bits, accumulator_bits, lanes
-        kernel.largest, kernel.indexed, kernel.n_sums = largest, indexed, n_sums
+        kernel.largest, kernel.indexed, kernel.n_sums, kernel.inserts = largest, indexed, n_sums, inserts
         kernel.dim, kernel.k, kernel.cost, kernel.n_prepared = dim, k, cost, n_prepared
         for part in range(3):
             widths[part] = 0

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/buffer.hpp"
+#include "pairs/candidates.hpp"
 #include "pairs/pairs.hpp"
 #include "pairs/pack.hpp"
 #include "pairs/states.hpp"
@@ -33,8 +34,7 @@ class Run {
       wants_rows |= !plan.lanes_are_columns;
       wants_columns |= plan.lanes_are_columns != 0;
     }
-    const double columns = kCallCost / (kernel.cost * (double)std::max<int64_t>(kernel.k, 1));
-    columns_per_call = std::max<int64_t>((int64_t)columns / kPieceUnit, 1) * kPieceUnit;
+    columns_per_call = std::max<int64_t>((int64_t)(kCallCost / kernel.cost) / kPieceUnit, 1) * kPieceUnit;
     n_threads = (int)std::max<int64_t>(1, std::min({problem.n_threads, (int64_t)(cost / kThreadCost), n_groups}));
   }
 
@@ -129,14 +129,21 @@ class Run {
     Buffer<char> state, workspace;
     Buffer<double> numbers;
     Buffer<int64_t> indices;
+    SortedLists<Number> in_order;         // of the k least, in place of a tile's state
+    CandidateLists<Number> candidates;
+    Sample<Number> sample;
   };
 
   void tasks(int64_t first_entry, int64_t end_entry, double* partials, int64_t* partial_indices) {
     const PairPlan& plan = plan_of(first_entry);
     const int64_t groups = n_groups_of(plan);
     std::vector<Scratch> scratch((size_t)n_threads);
+    int64_t most_columns = 0;   // more than the problem has, where ranges repeat columns
+    for (const PairTask& task : plan.tasks) most_columns = std::max(most_columns, task.n_columns);
     for (Scratch& own : scratch) {
-      own.state.resize((size_t)(n_slots(kernel) * kSlotBytes * kernel.lanes));
+      if (inserts(plan)) own.in_order.resize(kernel);
+      else if (kernel.kind == kPairSmallest) own.candidates.resize(kernel, plan.lanes_are_columns != 0, most_columns);
+      else own.state.resize((size_t)(n_slots(kernel) * kSlotBytes * kernel.lanes));
       own.workspace.resize((size_t)kernel.workspace);
       own.numbers.resize((size_t)(3 * numbers));
       own.indices.resize((size_t)(3 * indices));
@@ -150,27 +157,17 @@ class Run {
   }
 
   void one(const PairPlan& plan, const PairTask& task, int64_t e, Scratch& own, double* partials, int64_t* partial_indices) {
-    const PairInterval* interval = plan.intervals.data() + task.first;
     // Indices of float32 lanes have 32 bits; they count from the interval in which the task begins.
-    const int64_t base = interval->begin + task.skip > kFarIndex ? interval->begin + task.skip : 0;
+    const int64_t first = plan.intervals[(size_t)task.first].begin + task.skip, base = first > kFarIndex ? first : 0;
+    if (inserts(plan)) return smallest(plan, task, e, base, own, own.in_order, partials, partial_indices);
+    if (kernel.kind == kPairSmallest) return smallest(plan, task, e, base, own, own.candidates, partials, partial_indices);
     states.begin(own.state.data());
-    int64_t left = task.n_columns, skip = task.skip;
-    const bool across = plan.lanes_are_columns;
-    const Packed<Number>& rows = across ? row_records : lane_rows;
-    const Packed<Number>& columns = across ? lane_columns : records;
-    const Tile tile = across ? kernel.columns_tile : kernel.rows_tile;
-    while (left > 0) {
-      const int64_t begin = interval->begin + skip, n = std::min({left, interval->end - begin, columns_per_call});
-      tile(rows.at(e, task.row), rows.stride, columns.at(e, begin), columns.stride,
-           params.data() + e * kernel.param_width, n, begin - base, own.state.data(),
-           own.workspace.data());
-      left -= n, skip += n;
-      if (begin + n == interval->end) ++interval, skip = 0;
-      if (left > 0) poll();
-    }
+    past_all(plan, task, e, base, [&](const Number* columns, int64_t stride, int64_t n, int64_t first) {
+      call(plan, task, e, columns, stride, n, first, own.state.data(), own);
+    });
     double* const a = own.numbers.data();
     int64_t* const i = own.indices.data();
-    if (across) {
+    if (plan.lanes_are_columns) {
       states.take(own.state.data(), 0, base, a, i);
       for (int32_t lane = 1; lane < kernel.lanes; ++lane) {
         states.take(own.state.data(), lane, base, a + numbers, i + indices);
@@ -183,6 +180,70 @@ class Run {
       states.take(own.state.data(), lane, base, a, i);
       finish(plan, task, e, lane, a, i, partials, partial_indices);
     }
+  }
+
+  // Whether tiles insert values into lists in order; else they append them to candidates.
+  bool inserts(const PairPlan& plan) const {
+    return kernel.kind == kPairSmallest && kernel.inserts && !plan.lanes_are_columns;
+  }
+
+  template <class Lists>
+  void smallest(const PairPlan& plan, const PairTask& task, int64_t e, int64_t base, Scratch& own, Lists& lists,
+                double* partials, int64_t* partial_indices) {
+    const Packed<Number>& columns = plan.lanes_are_columns ? lane_columns : records;
+    const auto past = [&](const Number* some, int64_t stride, int64_t n, int64_t first) {
+      const int64_t step = plan.lanes_are_columns ? 1 : columns.width;
+      for (int64_t done = 0, now; done < n; done += now) {
+        now = std::min(n - done, lists.next_columns());
+        call(plan, task, e, some + done * step, stride, now, first + done, lists.state(), own);
+        lists.select_full();
+      }
+    };
+    // The sample of one row is seldom that of the next where columns are cut into pieces, which come first.
+    const double cost = plan.lanes_are_columns ? kernel.cost / kernel.lanes + 4 * (double)columns.width : kernel.cost;
+    const bool samples = !inserts(plan) || task.n_columns >= kFewColumns * kernel.k;
+    const int64_t n_sampled = samples ? Sample<Number>::size(task.n_columns, kernel.k, kernel.dim * task.n_rows, cost) : 0;
+    int64_t rank = n_sampled ? Sample<Number>::rank(n_sampled, task.n_columns, kernel.k) : 0;
+    for (bool complete = false; !complete; rank = rank < kernel.k && kernel.k <= n_sampled ? kernel.k : 0) {
+      lists.begin(rank ? rank : kernel.k, task.n_rows);
+      if (rank) {
+        own.sample.take(columns, plan, task, e, n_sampled, kernel.lanes);
+        past(own.sample.numbers.data(), own.sample.stride, n_sampled, 0);
+        lists.finish();
+        lists.begin_below(kernel.k);
+      }
+      past_all(plan, task, e, base, past);
+      complete = lists.finish();
+    }
+    for (int32_t lane = 0; lane < task.n_rows; ++lane) {
+      lists.take(lane, base, own.numbers.data(), own.indices.data());
+      finish(plan, task, e, lane, own.numbers.data(), own.indices.data(), partials, partial_indices);
+    }
+  }
+
+  // past(columns, stride, n, first) for each run of a task's columns, whose indices begin at `first`.
+  template <class Past>
+  void past_all(const PairPlan& plan, const PairTask& task, int64_t e, int64_t base, Past past) {
+    const Packed<Number>& columns = plan.lanes_are_columns ? lane_columns : records;
+    const PairInterval* interval = plan.intervals.data() + task.first;
+    int64_t left = task.n_columns, skip = task.skip;
+    while (left > 0) {
+      const int64_t begin = interval->begin + skip, n = std::min({left, interval->end - begin, columns_per_call});
+      past(columns.at(e, begin), columns.stride, n, begin - base);
+      left -= n, skip += n;
+      if (begin + n == interval->end) ++interval, skip = 0;
+      if (left > 0) poll();
+    }
+  }
+
+  // The tile of a task's rows past n columns in memory.
+  void call(const PairPlan& plan, const PairTask& task, int64_t e, const Number* columns, int64_t stride, int64_t n,
+            int64_t first, void* state, Scratch& own) {
+    const bool across = plan.lanes_are_columns;
+    const Packed<Number>& rows = across ? row_records : lane_rows;
+    const Tile tile = across ? kernel.columns_tile : kernel.rows_tile;
+    tile(rows.at(e, task.row), rows.stride, columns, stride, params.data() + e * kernel.param_width, n, first, state,
+         own.workspace.data());
   }
 
   // A row's state to its result, or to where the pieces of a row wait for each other.

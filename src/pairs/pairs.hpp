@@ -36,6 +36,7 @@ struct PairKernel {
   Prepare prepare_records = nullptr, prepare_lanes = nullptr;
   int32_t kind = kPairSum, bits = 32, accumulator_bits = 64, lanes = 1;
   int32_t largest = 0, indexed = 0, n_sums = 0;       // of Best; of sums, how many are kept
+  int32_t inserts = 0;                                // of Smallest: whether lanes of rows hold lists in order
   int64_t dim = 1, k = 1;                             // components of the formula; of Smallest
   int64_t row_width = 0, column_width = 0, param_width = 0;   // numbers of packed records
   int64_t workspace = 0;                              // bytes that a tile receives

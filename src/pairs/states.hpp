@@ -2,7 +2,7 @@
 //
 // A tile's state is in slots of one vector each, kSlotBytes a lane apart whatever their type; their order is written down
 // in python/upsweep/_compiler/llvm/pairs/reducers.py. Taken from a lane, a state is numbers and indices, float64 and int64, in the
-// same order: so states are combined and become results.
+// same order: so states are combined and become results. That of the k least is in candidates.hpp.
 #pragma once
 
 #include <cmath>
@@ -57,13 +57,9 @@ struct States {
       case kPairSoftmax:
         fill<Number>(state, 0, 1, std::numeric_limits<Number>::lowest());
         return fill<Accumulator>(state, 1, numbers, 0);
-      case kPairBest: {
+      default:
         const Number endless = std::numeric_limits<Number>::infinity();
         fill<Number>(state, 0, numbers, kernel.largest ? -endless : endless);
-        return fill<Index>(state, numbers, all, -1);
-      }
-      default:
-        fill<Number>(state, 0, numbers, std::numeric_limits<Number>::quiet_NaN());
         return fill<Index>(state, numbers, all, -1);
     }
   }

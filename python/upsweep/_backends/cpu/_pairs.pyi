@@ -34,6 +34,7 @@ class Kernel:
         largest: bool,
         indexed: bool,
         n_sums: int,
+        inserts: bool,
         dim: int,
         k: int,
         cost: float,

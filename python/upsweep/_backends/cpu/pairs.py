@@ -16,6 +16,7 @@ from upsweep._backends import cpu
 from upsweep._backends.cpu._pairs import Kernel, Plan
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.llvm.pairs.kernel import CompiledReduction
+from upsweep._compiler.llvm.pairs.reducers import MOST_INSERTED
 from upsweep._utils.lru_cache import LRUCache
 
 Array = NDArray[Any]
@@ -45,8 +46,8 @@ def _new_kernel(reduction: PairReduction) -> Kernel:
     return Kernel(
         compile=compiled.tile, kind=_KINDS.get(name, "best"), bits=_BITS[reduction.dtype],
         accumulator_bits=_BITS[reduction.dtype_acc], lanes=compiled.lanes, largest="max" in name,
-        indexed="arg" in name, n_sums=program.n_weights + plain_too, dim=program.n_results, k=reduction.k,
-        cost=compiled.cost, n_prepared=compiled.n_prepared,
+        indexed="arg" in name, n_sums=program.n_weights + plain_too, inserts=reduction.k <= MOST_INSERTED,
+        dim=program.n_results, k=reduction.k, cost=compiled.cost, n_prepared=compiled.n_prepared,
         components=[program.components(kind) for kind in (rows, columns, "p")], wants_values="float" in kinds,
         wants_indices="index" in kinds, n_values=outputs(reduction)[0][0],
     )  # fmt: skip

@@ -90,7 +90,7 @@ class _Kernel:
         )
         self.reducer = reducer(
             v, reduction.reduction, program.n_results, program.n_weights, reduction.k,
-            BITS[reduction.dtype_acc], looped=self.looped,
+            BITS[reduction.dtype_acc], looped=self.looped, one_row=lanes_are == "columns",
         )  # fmt: skip
         self.rows_copy: InMemory | None = None
 

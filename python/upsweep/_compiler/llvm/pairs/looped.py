@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from upsweep._compiler.llvm.pairs.reducers import (
+    MOST_INSERTED,
     Best,
+    Candidates,
     Carried,
     Columns,
     Exponentials,
@@ -122,7 +124,7 @@ class LoopedEach(Reducer):
 
     blocked = False
 
-    def __init__(self, v: Vectors, dim: int, one: Best | Smallest) -> None:
+    def __init__(self, v: Vectors, dim: int, one: Best | Smallest | Candidates) -> None:
         super().__init__(v, dim, v.bits)
         self.k = one.k if isinstance(one, Smallest) else 1
         self.one = one  # the reducer of one component
@@ -130,12 +132,12 @@ class LoopedEach(Reducer):
         self._at = ""
 
     def _slot(self, n: int | Value) -> Value:
-        """Slot n of one component: its k numbers, then, dim times k slots on, its k indices."""
+        """Slot n of one component: its k numbers, then, dim times k slots on, its k indices, and so on."""
         body = self.v.body
         base = body.emit(f"mul i64 {self._at}, {self.k}")
         far = self.k * (self.dim - 1)
         if isinstance(n, int):
-            place = body.emit(f"add i64 {base}, {n if n < self.k else n + far}")
+            place = body.emit(f"add i64 {base}, {n + n // self.k * far}")
         else:
             beyond = body.emit(f"icmp uge i64 {n}, {self.k}")
             jump = body.emit(f"select i1 {beyond}, i64 {far}, i64 0")
@@ -151,7 +153,15 @@ class LoopedEach(Reducer):
 
 
 def reducer(
-    v: Vectors, reduction: str, dim: int, n_weights: int, k: int, accumulator_bits: int, *, looped: bool
+    v: Vectors,
+    reduction: str,
+    dim: int,
+    n_weights: int,
+    k: int,
+    accumulator_bits: int,
+    *,
+    looped: bool,
+    one_row: bool,
 ) -> Reducer:
     """The reducer of a reduction, by its name; `looped` where components or weights are handed out in loops."""
     if reduction == "sum":
@@ -160,5 +170,9 @@ def reducer(
         kind = LoopedExponentials if looped else Exponentials
         return kind(v, n_weights, accumulator_bits, plain_too=reduction == "sumsoftmaxweight" or n_weights == 0)
     n = 1 if looped else dim
-    one = Smallest(v, n, k) if k else Best(v, n, largest="max" in reduction, indexed="arg" in reduction)
+    one: Best | Smallest | Candidates
+    if k == 0:
+        one = Best(v, n, largest="max" in reduction, indexed="arg" in reduction)
+    else:
+        one = Candidates(v, n, one_list=one_row) if one_row or k > MOST_INSERTED else Smallest(v, n, k)
     return LoopedEach(v, dim, one) if looped else one

@@ -7,7 +7,8 @@ vector each that take `SLOT_BYTES` per lane whatever their type. The slots are, 
     logsumexp           the reference m, then sums of weight * exp(value - m); without a weight one sum of exp
     sumsoftmaxweight    m, the sum of exp(value - m), then those times the weights
     min, max            the best values; of those with an index then the indices, integers of the type's width
-    kmin                for each component k values in rising order, then for each component their indices
+    kmin                for each component k values in rising order, then for each component their indices;
+                        of many values, what `Candidates` says
 
 src/pairs/states.hpp has the same list: it begins, combines and ends states.
 """
@@ -26,6 +27,7 @@ Carried = list[Value]
 _Candidate = tuple[Value, Value, "Value | None"]  # a value, its index, the lanes that have it
 
 SLOT_BYTES = 8
+MOST_INSERTED = 64  # values of a row that are kept in order by insertion, which takes as many steps for each
 # What exp(value - m) may reach before m is moved: far from overflow, even as a sum of many.
 _HEADROOM = {32: 40.0, 64: 300.0}
 _LARGEST = {32: 3.4028234663852886e38, 64: 1.7976931348623157e308}
@@ -235,6 +237,8 @@ class Smallest(Reducer):
 
     A vector of values is compared with the k-th least of its rows; where none is below, which is most often so,
     that is all. Places that are empty hold NaN and the index -1; NaN that were met come last, as in a sort.
+    Places may begin with a limit and the index -2 (src/pairs/candidates.hpp): no value from it on, and no NaN, is
+    then taken.
     """
 
     blocked = False
@@ -329,7 +333,7 @@ class Smallest(Reducer):
         with body.loop("seek", self.k) as loop:
             missing = loop.carry(v.bools, is_nan)
             number, index = self._held(n, loop.index, 0)
-            empty = body.emit(f"icmp slt {v.ints} {index}, {v.int_const(0)}")
+            empty = body.emit(f"icmp eq {v.ints} {index}, {v.int_const(-1)}")
             takes = v.logical("and", missing, empty)
             self._hold(n, loop.index, 0, v.select(takes, value, number), v.int_select(takes, place, index))
             others = v.logical("xor", takes, v.bool_const(True))
@@ -349,3 +353,78 @@ class Smallest(Reducer):
         slot, index_slot = self._places_of(n, at, offset)
         self.store(slot, self.v.kind, number)
         self.store(index_slot, self.v.ints, index)
+
+
+class Candidates(Reducer):
+    """Candidates for the k least of each component.
+
+    A vector of values is compared with the thresholds of its rows. Where none is below, which is most often so,
+    that is all; else the values that are below are appended to the rows' lists, with their indices. The driver
+    (src/pairs/candidates.hpp) gives a list room for the columns of a call; between calls it selects the k least
+    and lowers the threshold. So a column costs the same for any k.
+
+    A component's state is three slots: thresholds, whether NaN is wanted (integers of the type's width, 0 or -1),
+    and where in memory the next candidate goes. A threshold of NaN accepts everything. Lanes of columns have one
+    list, that of lane 0.
+    """
+
+    blocked = False
+
+    def __init__(self, v: Vectors, dim: int, *, one_list: bool) -> None:
+        super().__init__(v, dim, v.bits)
+        self.one_list = one_list
+
+    @property
+    def carried(self) -> list[str]:
+        return [self.v.kind] * self.dim
+
+    def enter(self) -> Carried:
+        return [self.load(n, self.v.kind) for n in range(self.dim)]
+
+    def update(self, carried: Carried, columns: Columns) -> Carried:
+        v = self.v
+        for n, threshold in enumerate(carried):
+            values = [column[n] for column in columns.values]
+            masks = [v.compare("ult", value, threshold) for value in values]
+            if columns.valid is not None:
+                masks = [v.logical("and", mask, columns.valid) for mask in masks]
+            either = functools.reduce(functools.partial(v.logical, "or"), masks)
+            with v.body.when(v.any(either), "accept", rarely=True):
+                self._append(n, values, masks, columns.places[0])
+        return carried
+
+    def _append(self, n: int, values: Sequence[Value], masks: Sequence[Value], places: Value) -> None:
+        """Append the values of some columns: a loop over the bits of all their masks, which most often are one."""
+        v, body = self.v, self.v.body
+        word = f"i{max(v.lanes * len(values), 64)}"
+        wants_nan = body.emit(f"icmp ne {v.ints} {self.load(self.dim + n, v.ints)}, {v.int_const(0)}")
+        numbers, accepted = v.room(len(values)), "0"
+        for n_before, (value, mask) in enumerate(zip(values, masks)):
+            v.store(value, v.at(numbers, n_before * v.lanes), v.target.vector_bytes)
+            mask = v.logical("and", mask, v.logical("or", wants_nan, v.compare("ord", value, value)))
+            bits = body.emit(f"bitcast {v.bools} {mask} to i{v.lanes}")
+            bits = body.emit(f"zext i{v.lanes} {bits} to {word}")
+            accepted = body.emit(f"or {word} {accepted}, {body.emit(f'shl {word} {bits}, {n_before * v.lanes}')}")
+        first = body.emit(f"extractelement {v.ints} {places}, i64 0")
+        ends = self.slot(2 * self.dim + n)
+        with body.repeat("append", body.emit(f"icmp ne {word} {accepted}, 0")) as loop:
+            left = loop.carry(word, accepted)
+            place = body.call(word, f"llvm.cttz.{word}", (word, left), ("i1", "true"))
+            if word != "i64":
+                place = body.emit(f"trunc {word} {place} to i64")
+            lane, column = "0", place
+            if not self.one_list:
+                lane = body.emit(f"and i64 {place}, {v.lanes - 1}")
+                column = body.emit(f"lshr i64 {place}, {v.lanes.bit_length() - 1}")
+            if v.bits == 32:
+                column = body.emit(f"trunc i64 {column} to i32")
+            index = body.emit(f"add i{v.bits} {first}, {column}")
+            value = body.emit(f"load {v.scalar}, ptr {v.at(numbers, place)}")
+            end = body.at("ptr", ends, lane)
+            candidate = body.emit(f"load ptr, ptr {end}")
+            body.do(f"store {v.scalar} {value}, ptr {candidate}")
+            body.do(f"store i{v.bits} {index}, ptr {v.at(candidate, 1)}")
+            body.do(f"store ptr {v.at(candidate, 2)}, ptr {end}")
+            rest = body.emit(f"and {word} {left}, {body.emit(f'sub {word} {left}, 1')}")
+            loop.following = [rest]
+            loop.again = body.emit(f"icmp ne {word} {rest}, 0")
