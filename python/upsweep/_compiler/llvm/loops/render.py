@@ -17,7 +17,7 @@ from upsweep._compiler.llvm.loops.few_columns import few_columns_form, write_few
 from upsweep._compiler.llvm.loops.matmul import shared_sums, write_shared_sums
 from upsweep._compiler.llvm.loops.parallel_for import write_launch, write_worker
 from upsweep._compiler.llvm.loops.vectorize import View
-from upsweep._compiler.llvm.loops.writer import LoopWriter, Module
+from upsweep._compiler.llvm.loops.writer import LoopWriter, Module, Trimmed
 from upsweep._compiler.llvm.target import Target
 from upsweep._compiler.llvm.vectors import Body, Value
 from upsweep._compiler.loops.cost import strip_bytes, strip_work
@@ -172,8 +172,30 @@ class StatementWriter(LoopWriter):
             return outer.choose(dtype, mask, new, value)
         assert isinstance(statement, For)
         trimmed = self.trimmed(statement)
+        rows = (
+            self.lanes.rows_along(trimmed.body.value.args[1], statement.axis)
+            if isinstance(trimmed.body, Store)
+            else []
+        )
+        if rows:
+            value, trimmed = self._carry_rows(statement.axis, trimmed, rows, value)
         starts = [(self.lanes.kind(dtype), value)]
         return self.carrying(statement, starts, lambda v: [self._carry(trimmed.body, v[0])], trimmed)[0]
+
+    def _carry_rows(self, axis: Axis, loop: Trimmed, rows: list[Expr], value: Value) -> tuple[Value, Trimmed]:
+        """The accumulated value after as many steps as vectors of rows hold; and the loop over the rest."""
+        lanes, kind = self.lanes, self.lanes.kind(innermost_store(loop.body).buffer.dtype)
+        end = self.whole(loop.low, loop.high, lanes.count)
+        with self.loop(axis, loop.low, end, loop.body, lanes.count) as steps, self.within(loop.body, axis):
+            total, first = steps.carry(kind, value), self.indices[axis]
+            for step, values in enumerate(zip(*(lanes.load_rows(load) for load in rows))):
+                self.indices[axis] = lanes.plus(first, str(step))
+                lanes.known = {k: v for k, v in lanes.known.items() if not mentions(v[0], axis)}
+                lanes.known |= {(id(load), lanes.mask): (load, each) for load, each in zip(rows, values)}
+                total = self._carry(loop.body, total)
+            self.indices[axis] = first
+            steps.following = [total]
+        return steps.phi(kind, value, total), Trimmed(loop.body, end, loop.high)
 
     # ---- threads ----
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from upsweep._compiler.llvm.mathematics import function
 from upsweep._compiler.llvm.target import Target
+from upsweep._compiler.llvm.transpose import turned
 from upsweep._compiler.llvm.vectors import Body, Value, Vectors
 from upsweep._compiler.loops.expressions import FLOATS, ITEM_BYTES, LOGICAL, Axis, Expr, mentions
 from upsweep._compiler.loops.linear import linear
@@ -71,6 +72,7 @@ class Lanes:
     axis: Axis | None = None
     mask: Value | None = None
     guarded: bool = False  # whether a condition is in the mask, which may then leave out all lanes
+    last: Value | None = None  # the last lane of a mask that is not guarded
     known: dict[tuple[int, Value | None], tuple[Expr, Value]] = field(default_factory=dict)
     # Values by id that are known in more lanes than these, or are in registers already.
     wider: dict[int, Value] = field(default_factory=dict)
@@ -380,6 +382,38 @@ class Lanes:
             operation = "load" if is_contiguous else "gather"
             value = self._masked_call(operation, dtype, kind, pointer, ("i32", str(align)), mask, others)
         return emit(f"icmp ne {kind} {value}, zeroinitializer") if dtype == "bool" else value
+
+    def rows_along(self, expr: Expr, axis: Axis) -> list[Expr]:
+        """The loads of an expression that gather rows' numbers, each row contiguous along an axis.
+
+        Vectors of rows, transposed, read each cache line once. A gather reads it for each number, and rows whose
+        strides are powers of two, which share a few cache sets, drive each other's lines out between.
+        """
+        if self.guarded:
+            return []
+        return [node for node in _evaluated(expr).values() if node.op == "load" and self._is_row_along(node, axis)]
+
+    def _is_row_along(self, load: Expr, axis: Axis) -> bool:
+        dtype, steps = load.dtype, self._steps(load.args)
+        if dtype not in FLOATS or steps is None or not any(steps) or steps[-1]:
+            return False
+        *outer, last = load.args
+        form = linear(last)
+        is_row = form.coefficient(axis) == 1 and not mentions(form.without(axis).expr(), axis)
+        is_whole = self.count * ITEM_BYTES[dtype] == self.target.vector_bytes
+        return is_row and is_whole and not any(mentions(index, axis) for index in outer)
+
+    def load_rows(self, load: Expr) -> list[Value]:
+        """The values of a load of `rows_along` at as many steps of the axis as there are lanes."""
+        buffer: Buffer = load.static[0]
+        v, view, move = self._vectors(buffer.dtype), self.views[buffer], "0"
+        for step, stride in zip(self._steps(load.args) or (), view.strides):
+            move = self.plus(move, self.times(str(step), stride))
+        first, last = self._address(buffer, view, load.args), self.last
+        rows = [str(lane) if last is None else self.body.extreme("umin", last, lane) for lane in range(self.count)]
+        return turned(
+            v, [v.load(v.at(first, self.times(row, move))) for row in rows]
+        )  # beyond the last row that row
 
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
         """Store a value of the buffer's dtype."""

@@ -235,7 +235,8 @@ class LoopWriter:
         size = constant_of(loop.extent)
         while size is not None and lanes > max(1, size):
             lanes //= 2
-        widths = [_VECTORS_OF_SUMS * lanes, lanes] if _has_cheap_sums(trimmed.body) else [lanes]
+        several = _has_cheap_sums(trimmed.body) and not self._sums_rows(trimmed.body, lanes, loop.axis)
+        widths = [_VECTORS_OF_SUMS * lanes, lanes] if several else [lanes]
         outer = self.lanes
         for width in (width for width in widths if size is None or width <= size):
             end = self.whole(low, high, width)
@@ -249,6 +250,12 @@ class LoopWriter:
         if id(loop) in self.ranges or not is_whole:
             self._masked_rest(loop.axis, low, high, body, lanes, write)
 
+    def _sums_rows(self, body: Statement, count: int, axis: Axis) -> bool:
+        """Whether sums read rows of arrays, which take as many registers as there are lanes."""
+        lanes = self.new_lanes(count, axis)
+        sums = ((loop, accumulated(loop)) for loop in loops_in(body))
+        return any(store is not None and lanes.rows_along(store.value.args[1], loop.axis) for loop, store in sums)
+
     def _masked_rest(
         self, axis: Axis, low: Value, high: Value, body: Statement, lanes: int, write: Callable[[], None]
     ) -> None:
@@ -257,7 +264,8 @@ class LoopWriter:
         with out.when(out.emit(f"icmp slt i64 {low}, {high}"), "rest"):
             self.indices[axis] = low
             self.lanes = self.new_lanes(lanes, axis)
-            self.lanes.mask = self.lanes.first_lanes(out.emit(f"sub i64 {high}, {low}"))
+            n_left = out.emit(f"sub i64 {high}, {low}")
+            self.lanes.mask, self.lanes.last = self.lanes.first_lanes(n_left), out.emit(f"sub i64 {n_left}, 1")
             write()
             del self.indices[axis]
             self.lanes = outer
