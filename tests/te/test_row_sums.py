@@ -1,4 +1,4 @@
-"""Sums along rows, several rows in the lanes: they read vectors of each row and transpose them."""
+"""Sums of matrices: along rows, which are read as vectors and transposed, and along columns, in strips."""
 
 import time
 
@@ -38,6 +38,22 @@ def test_each_row_is_summed_in_order(dtype):
             for k in range(n):
                 expected += x[:, k] - v[k]
             np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_columns_are_summed_in_order_in_strips_of_any_width(dtype):
+    m, n = te.var("m"), te.var("n")
+    X = te.placeholder((m, n), name="X", dtype=dtype)
+    k = te.reduce_axis((0, m), name="k")
+    Y = te.compute((n,), lambda i: te.sum(X[k, i], axis=k), name="Y")
+    run = te.build(te.create_schedule(Y.op), [X, Y])
+    for width in (1, 7, 16, 31, 64, 127, 128, 129, 200, 391):
+        x = np.random.default_rng(width).standard_normal((11, width)).astype(dtype)
+        result, expected = np.full(width, np.nan, dtype), np.zeros(width, dtype)
+        run(x, result)
+        for row in x:
+            expected += row
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_a_load_that_a_condition_guards_reads_nothing_beyond():

@@ -73,7 +73,8 @@ def write_shared_sums(writer: LoopWriter, form: SharedSums, low: Value, high: Va
             trimmed = writer.trimmed(each)
             loops.enter_context(writer.loop(each.axis, trimmed.low, trimmed.high, each.body))
             loops.enter_context(writer.within(each.body, each.axis))
-        writer.vectors(form.columns, lambda: _rows_of_sums(writer, form, n_rows))
+        # All rows' sums are in registers.
+        writer.vectors(form.columns, lambda: _rows_of_sums(writer, form, n_rows), most_sums=4)
     return end
 
 

@@ -34,8 +34,11 @@ from upsweep._compiler.loops.statements import (
 )
 from upsweep._compiler.loops.traversal import walk
 
-# Vectors of independent sums, which hide the latency of one addition.
-_VECTORS_OF_SUMS = 4
+# Vectors of independent sums, which hide the latency of one addition; and so many that these bytes of a row are
+# read at once, if there are registers. Where the strides of rows are powers of two, 256 bytes take twice the time
+# of other strides (Zen 4).
+_VECTORS_OF_SUMS, _MOST_VECTORS_OF_SUMS = 4, 16
+_STRIP_BYTES = 512
 # Stores that a loop makes between two loads of the status.
 _POLL_STORES = 1 << 14
 _CHEAP = ("add", "sub", "mul", "min", "max", "neg", "load", "const", "axis", "var", "cast")
@@ -226,7 +229,10 @@ class LoopWriter:
             steps.following = list(results)
         return [steps.phi(*start, result) for start, result in zip(starts, results)]
 
-    def vectors(self, loop: For, write: Callable[[], None], trimmed: Trimmed | None = None) -> None:
+    def vectors(
+        self, loop: For, write: Callable[[], None], trimmed: Trimmed | None = None,
+        most_sums: int = _MOST_VECTORS_OF_SUMS,
+    ) -> None:  # fmt: skip
         """A vector loop: whole vectors, several at once where sums are in registers, and a masked rest."""
         body = loop.body if trimmed is None else trimmed.body
         trimmed = trimmed or self.trimmed(loop)
@@ -236,7 +242,8 @@ class LoopWriter:
         while size is not None and lanes > max(1, size):
             lanes //= 2
         several = _has_cheap_sums(trimmed.body) and not self._sums_rows(trimmed.body, lanes, loop.axis)
-        widths = [_VECTORS_OF_SUMS * lanes, lanes] if several else [lanes]
+        n_strip = min(most_sums, _STRIP_BYTES // self.module.target.vector_bytes)
+        widths = [n * lanes for n in dict.fromkeys((n_strip, _VECTORS_OF_SUMS, 1) if several else (1,))]
         outer = self.lanes
         for width in (width for width in widths if size is None or width <= size):
             end = self.whole(low, high, width)
