@@ -111,7 +111,7 @@ def test_given_edges_of_halves():
 
 @pytest.mark.parametrize("n_edges", [2, 3, 100, 1000, 30_000])
 def test_edges_of_any_spacing_among_many_numbers(n_edges):
-    # The ways to find a rank: a line, cells of equal width, of leading bits, bisection.
+    # The ways to find a rank: a line, or a search tree.
     generator = np.random.default_rng(n_edges)
     unit = np.sort(generator.random(n_edges))
     for name, edges in (
@@ -130,6 +130,82 @@ def test_edges_of_any_spacing_among_many_numbers(n_edges):
         integers = np.unique((np.minimum(edges, 9) * 2**40).astype(np.int64))
         if integers.size > 1:
             assert_numpys((np.minimum(x, 9) * 2**40).astype(np.int64), integers)
+
+
+@pytest.mark.parametrize("n_edges", [17, 150, 3000, 60_000])
+def test_a_search_tree_of_any_height(n_edges):
+    # A node of a tree has 8 or 16 keys: the last one is filled with NaN, or with the largest integer.
+    generator = np.random.default_rng(n_edges)
+    for dtype in ("float32", "float64"):
+        edges = np.sort(generator.standard_normal(n_edges) ** 3).astype(dtype)
+        x = np.concatenate([generator.choice(edges, 2001), 3 * generator.standard_normal(3000)]).astype(dtype)
+        x[::7] = np.nan
+        x[1::11], x[2::11] = np.inf, -np.inf
+        for ends in (edges, np.concatenate([[-np.inf], edges, [np.inf]])):
+            in_range = x[(x >= ends[0]) & (x <= ends[-1])]  # numpy sorts, with NaNs to one side
+            np.testing.assert_array_equal(upsweep.histogram(x, ends)[0], np.histogram(in_range, ends)[0])
+    for dtype in (np.int64, np.uint64):
+        least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        edges = np.sort(generator.integers(least, most, n_edges, dtype, endpoint=True))
+        edges[-3:] = most
+        x = np.concatenate([generator.choice(edges, 3001), around(edges[:99], dtype), edges[:2], edges[-2:]])
+        for ends in (edges, edges[: 1 - n_edges // 8]):
+            inside = x[(x >= ends[0]) & (x <= ends[-1])]
+            bins = np.minimum(np.searchsorted(ends, inside, side="right") - 1, ends.size - 2)
+            bins[inside == ends[-1]] = ends.size - 2
+            np.testing.assert_array_equal(
+                upsweep.histogram(x, ends)[0], np.bincount(bins, minlength=ends.size - 1)
+            )
+
+
+def test_few_numbers_among_many_edges():
+    generator = np.random.default_rng(0)
+    edges = np.sort(generator.standard_normal(100_000))
+    x = np.concatenate([generator.choice(edges, 99), [edges[0] - 1, edges[0], edges[-1], edges[-1] + 1]])
+    weights = generator.integers(0, 9, x.size + 3)
+    for dtype in ("float32", "float64"):
+        own, bins = x.astype(dtype), edges.astype(dtype)
+        assert_numpys(own, bins)
+        assert_numpys(own, bins, weights=weights[:-3])
+        with_others = np.concatenate([own, np.array([np.nan, np.inf, -np.inf], dtype)])
+        np.testing.assert_array_equal(upsweep.histogram(with_others, bins)[0], np.histogram(own, bins)[0])
+        assert_numpys(own, 200_000, (-3, 3))
+
+
+def test_integers_further_apart_than_their_float64():
+    # Nanoseconds since 1970 are rounded to multiples of 256, and bins are about as wide, or wider.
+    generator = np.random.default_rng(0)
+    for first, width in ((17 * 10**17, 10**15), (17 * 10**17, 10**6), (-(2**60) - 10**6, 2 * 10**6),
+                         (2**53 - 2000, 4000), (-(2**53) - 900, 1000), (2**62 - 10**7, 2 * 10**7)):  # fmt: skip
+        for n_bins in (7, 1000, 20_000):
+            edges = np.linspace(first, first + width, n_bins + 1)
+            near = edges[generator.integers(0, n_bins + 1, 500)].astype(np.int64)
+            x = near[:, None] + np.concatenate(
+                [np.arange(-3, 4), np.arange(-768, 769, 128), np.arange(-513, 514, 342)]
+            )
+            x = np.clip(x, first, first + width)
+            assert_numpys(x, n_bins)
+            assert_numpys(x, n_bins, (first + width // 5, first + width // 2))
+            if first > 0:
+                assert_numpys(x.astype(np.uint64), n_bins)
+            given_edges = np.unique(edges)
+            bins = np.searchsorted(given_edges, x.ravel().astype(np.float64), side="right") - 1
+            bins = np.minimum(bins[bins >= 0], given_edges.size - 2)
+            counts = np.bincount(bins, minlength=given_edges.size - 1)
+            np.testing.assert_array_equal(upsweep.histogram(x, given_edges)[0], counts)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_bins_that_the_correction_by_one_does_not_reach(dtype):
+    # The position has an error of more than one bin: numpy's bins then do not begin at their edges.
+    generator = np.random.default_rng(0)
+    low, high, n_bins = (0.25, 1, 1500) if dtype == "float16" else (0.25, 1, 9_000_000)
+    ends = np.array([low, high], dtype)
+    edges = np.linspace(ends[0], ends[1], n_bins + 1, dtype=dtype)
+    x = around(edges[generator.integers(0, n_bins + 1, 3000)], dtype)
+    x = np.concatenate([x[(x >= low) & (x <= high)], ends])
+    assert_numpys(x, n_bins)
+    assert_numpys(x, n_bins, (low, high))
 
 
 def test_numbers_in_no_bin():

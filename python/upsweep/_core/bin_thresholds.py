@@ -2,9 +2,9 @@
 
 All binning rules are monotonic: a greater number never falls into a lower bin. The bin of a number is therefore
 the number of thresholds that it reaches, and the kernels (src/histogram/kernels.cpp) only compare. Thresholds
-follow the roundings and promotions of the library whose function is reproduced. Where a bound proves that its rule
-agrees with comparing to the edges, the edges are the thresholds; otherwise they are found by bisection over all
-numbers of the dtype. `_core/histogram.py` calls this module.
+follow the roundings and promotions of the library whose function is reproduced. Where a bound, or the rule itself
+evaluated at an edge, proves that numpy's rule agrees with comparing to the edge, the edge is the threshold; the
+others are found by bisection of the numbers around it. `_core/histogram.py` calls this module.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ DType = np.dtype[Any]
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _EXACT = {_FLOAT32: 2.0**24, _FLOAT64: 2.0**53}  # the dtype holds all integers up to these exactly
+_BLOCK = 1 << 13  # edges that are evaluated together, in the cache
+_REACH = 2
 _EPS = {2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}  # by itemsize; for 2 bytes that of bfloat16, the coarser one
 
 
@@ -40,16 +42,47 @@ def edge_thresholds(edges: Array, dtype: DType, common: DType) -> Array:
     values = edges.astype(common)
     if common.kind in "iu":
         return _of_integers(values, key)
-    if key.kind in "iu":
-        return _of_integer_keys(values, dtype)
     with np.errstate(all="ignore"):
         values[-1:] = np.nextafter(values[-1:], common.type(np.inf))
-        thresholds = values.astype(key, copy=False)
-        if common != key and not np.can_cast(common, key):  # rounded up
-            is_less = thresholds.astype(common) < values
-            thresholds = np.where(is_less, np.nextafter(thresholds, key.type(np.inf)), thresholds)
+        if key.kind in "iu":
+            thresholds, reachable = _least_integers(values, key)
+            return thresholds[reachable]
+        thresholds = _least_floats(values, key)
     # No element lies above a last bin that includes infinity.
     return thresholds[:-1] if edges[-1] == np.inf else thresholds
+
+
+def _least_floats(values: Array, key: DType) -> Array:
+    """Return the least keys that are at least these values in their dtype: the values, or rounded up."""
+    thresholds = values.astype(key, copy=False)
+    if values.dtype != key and not np.can_cast(values.dtype, key):
+        is_less = thresholds.astype(values.dtype) < values
+        thresholds = np.where(is_less, np.nextafter(thresholds, key.type(np.inf)), thresholds)
+    return thresholds
+
+
+def _least_integers(values: Array, key: DType) -> tuple[Array, Array]:
+    """Return the least 64-bit integers that are at least these sorted values in their dtype, and which there are.
+
+    Beyond 2**53 float64 values are further apart than integers. An integer in the middle of two values becomes
+    the one whose last bit is 0.
+    """
+    values = values if values.dtype.itemsize > 8 else values.astype(_FLOAT64, copy=False)
+    beyond = [2.0**power for power in range(53, 63 + (key.kind == "u"))] if values.dtype == _FLOAT64 else []
+    below = [0.0] if key.kind == "u" else [-(2.0**63), *(-bound for bound in beyond[::-1])]
+    bounds = [*below, *beyond, values.dtype.type(np.iinfo(key).max)]  # as float64 the number after it
+    ends = np.searchsorted(values, np.array(bounds, values.dtype), side="right")
+    thresholds = np.full(values.shape, np.iinfo(key).min, key)
+    for lower, upper, start, end in zip(bounds, bounds[1:], ends, ends[1:], strict=False):
+        part = values[start:end]
+        if lower * upper <= 0:  # here the values are as close as integers, or closer
+            thresholds[start:end] = np.ceil(part)
+        elif part.size:  # in place: an array that is new to the process costs more than the arithmetic
+            gap = np.spacing(min(abs(lower), abs(upper)))
+            thresholds[start:end] = part - gap
+            thresholds[start:end] += key.type(gap / 2)
+            thresholds[start:end] += (part.view(np.int64) & 1).view(key)
+    return thresholds, np.arange(values.size) < ends[-1]
 
 
 def _of_integers(values: Array, key: DType) -> Array:
@@ -66,54 +99,92 @@ def _of_integers(values: Array, key: DType) -> Array:
     return clipped
 
 
-def _of_integer_keys(values: Array, dtype: DType) -> Array:
-    """Thresholds of floating edges for 64-bit integers: rounded up where float64 is exact, else by bisection."""
-    key = key_dtype(dtype)
-    least = np.ceil(values)
-    least[-1] = np.floor(values[-1]) + 1
-    if np.abs(least).max() <= _EXACT[_FLOAT64]:
-        return (np.maximum(least, 0) if key.kind == "u" else least).astype(key)
-    last = values.size - 1
-
-    def reaches(x: Array, at: Array) -> Any:
-        compared = x.astype(values.dtype)
-        return np.where(at == last, compared > values[at], compared >= values[at])
-
-    return _bisect(reaches, values.size, dtype)
-
-
 def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Array:
     """Return the thresholds of ``np.histogram`` for uniform bins from `first` to `last` with these edges.
 
     `first` and `last` keep the types that numpy would receive, because Python scalars promote differently.
     """
-    if _agrees_with_edges(edges, first, last, dtype):
+    ends = (first, last)
+
+    def reaches(x: Array, slots: Array) -> Any:
+        return _numpy_slots(x, edges, first, last) > slots
+
+    # The bounds and arguments below do not hold for long double.
+    if edges.dtype.itemsize > 8 or [edges.dtype.type(end) for end in ends] != [edges[0], edges[-1]]:
+        thresholds, reachable = _search(reaches, np.arange(edges.size), edges, dtype)
+        return thresholds[reachable]
+    is_proved = _is_within_a_bin(edges, first, last)
+    if is_proved and all(_compares_in(edges.dtype, end, dtype) for end in ends):
         return edge_thresholds(edges, dtype, edges.dtype)
 
-    return _bisect(lambda x, slots: _numpy_slots(x, edges, first, last) > slots, edges.size, dtype)
+    def passes_end(x: Array, slots: Array) -> Any:
+        return np.where(slots == 0, x >= first, ~(x <= last))
+
+    # An element outside of the range lies in no bin, whatever it is rounded to.
+    (low, high), (any_inside, any_above) = _search(passes_end, np.arange(2), ends, dtype)
+    key = key_dtype(dtype)
+    with np.errstate(all="ignore"):
+        if key.kind in "iu":
+            thresholds, reachable = _least_integers(edges, key)
+        else:
+            thresholds, reachable = _least_floats(edges.copy(), key), np.ones(edges.size, np.bool_)
+    slots = np.arange(0) if is_proved else _disagreeing_edges(edges, first, last)
+    if slots.size:
+        thresholds[slots], reachable[slots] = _search(reaches, slots, edges[slots], dtype)
+    reachable &= any_inside
+    np.maximum(thresholds, low, out=thresholds)
+    if any_above:  # what lies above the range reaches every bin
+        np.minimum(thresholds, high, out=thresholds)
+        thresholds[~reachable] = high
+        reachable[:] = True
+    thresholds[-1], reachable[-1] = high, any_above
+    return thresholds if reachable.all() else thresholds[reachable]
 
 
-def _agrees_with_edges(edges: Array, first: Any, last: Any, dtype: DType) -> bool:
-    """Whether numpy provably puts every element into the bin between whose edges it lies."""
-    if edges.dtype.itemsize > 8:  # the bound below does not hold for long double
-        return False
+def _is_within_a_bin(edges: Array, first: Any, last: Any) -> bool:
+    """Whether the position that numpy computes for edge k provably differs from k by less than one.
+
+    The error is less than twice the number that is compared: up to four roundings of the edge, then of the
+    distance, the width, the quotient and the product. numpy's correction by one bin then gives the bin between
+    whose edges an element lies.
+    """
     low, high = float(first), float(last)
     common = np.result_type(first, last)
     coarsest = min(edges.dtype.itemsize, 8 if common.kind in "iu" else common.itemsize)
-    error = (edges.size - 1) * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2)
-    # The position that numpy computes for edge k then differs from k by less than one, so that its correction by
-    # one bin gives the bin between whose edges the number lies. Rounding needs a quarter of the bound.
-    return error < 0.25 and all(
-        _compares_in(edges.dtype, end, dtype) and edges.dtype.type(end) == edge
-        for end, edge in ((first, edges[0]), (last, edges[-1]))
-    )
+    return (edges.size - 1) * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2) < 0.5
+
+
+def _disagreeing_edges(edges: Array, first: Any, last: Any) -> NDArray[np.intp]:
+    """Return the edges, by number, where numpy's correction by one bin may not lead to the bin above or below."""
+    n_bins = edges.size - 1
+    blocks = [np.arange(0)]
+    for start in range(1, n_bins, _BLOCK):
+        between = np.arange(start, min(start + _BLOCK, n_bins))
+        bins = _bins_by_position(edges[between], first, last, n_bins)
+        # In these two cases it leads above for the edge, and below for any lesser number.
+        blocks.append(between[(bins != between) & (bins != between - 1)])
+    return np.concatenate(blocks)
 
 
 def _compares_in(common: DType, end: Any, dtype: DType) -> bool:
     """Whether elements are compared to this end of the range in `common`, or with the same result."""
     if dtype.kind in "iu" and common == _FLOAT64:
-        return abs(float(end)) <= _EXACT[_FLOAT64]
+        return abs(float(end)) < _EXACT[_FLOAT64]
     return bool(np.result_type(dtype, end) == common)
+
+
+def _bins_by_position(numbers: Array, first: Any, last: Any, n_bins: int) -> Array:
+    """Bins by the linear position alone, of numbers in the dtype of the edges."""
+    common = np.result_type(first, last)
+    if common.kind == "i":
+        unsigned = common.str.replace("i", "u")
+        width = np.asarray(last, common).astype(unsigned) - np.asarray(first, common).astype(unsigned)
+    else:
+        width = np.subtract(last, first, dtype=common)
+    with np.errstate(all="ignore"):
+        distance = np.subtract(numbers, first, dtype=np.result_type(numbers, first))
+        positions = distance / width * n_bins
+        return np.where(positions < n_bins, np.maximum(positions, 0), n_bins - 1).astype(np.intp)
 
 
 def _numpy_slots(x: Array, edges: Array, first: Any, last: Any) -> Array:
@@ -122,17 +193,9 @@ def _numpy_slots(x: Array, edges: Array, first: Any, last: Any) -> Array:
     A position beyond the last edge, where numpy raises IndexError, is put into the last bin.
     """
     n_bins = edges.size - 1
-    common = np.result_type(first, last)
-    if common.kind == "i":
-        unsigned = common.str.replace("i", "u")
-        width = np.asarray(last, common).astype(unsigned) - np.asarray(first, common).astype(unsigned)
-    else:
-        width = np.subtract(last, first, dtype=common)
     with np.errstate(all="ignore"):
         numbers = x.astype(edges.dtype)
-        distance = np.subtract(numbers, first, dtype=np.result_type(numbers, first))
-        positions = distance / width * n_bins
-        bins = np.where(positions < n_bins, np.maximum(positions, 0), n_bins - 1).astype(np.intp)
+        bins = _bins_by_position(numbers, first, last, n_bins)
         bins -= numbers < edges[bins]
         bins += (numbers >= edges[bins + 1]) & (bins != n_bins - 1)
         slots = np.where(x <= last, bins + 1, n_bins + 1)
@@ -164,36 +227,57 @@ def linear_thresholds(
             slots = np.where(wide < n_bins, np.maximum(wide, 0), n_bins - 1).astype(np.intp) + 1
             return np.where(x <= end, np.where(x >= begin, slots, 0), n_bins + 1) > at
 
-    return _bisect(reaches, n_bins + 1, dtype)
+    near = np.linspace(float(low), float(high), n_bins + 1)
+    thresholds, reachable = _search(reaches, np.arange(n_bins + 1), near, dtype)
+    return thresholds[reachable]
 
 
 def _of_rationals(low: float, high: float, n_bins: int, dtype: DType) -> Array:
     """Thresholds between ends that are Python numbers, in exact arithmetic over one denominator."""
+    limits, key = np.iinfo(dtype), key_dtype(dtype)
+    if isinstance(low, int) and isinstance(high, int) and limits.min <= low and high < limits.max:
+        step, rest = divmod(high - low, n_bins)
+        bins, count = np.arange(n_bins, dtype=np.uint64), np.uint64(n_bins)
+        least = (bins * np.uint64(rest) + (count - 1)) // count + bins * np.uint64(step) + np.uint64(low % 2**64)
+        bounds = np.append(least, np.uint64((high + 1) % 2**64))  # modulo 2**64
+        return (bounds if key == np.uint64 else bounds.view(np.int64)).astype(key)
     (begin, under), (end, over) = low.as_integer_ratio(), high.as_integer_ratio()
     denominator = math.lcm(under, over) * n_bins
     begin, end = begin * (denominator // under), end * (denominator // over)
     step = (end - begin) // n_bins
-    least = [-(-(begin + step * k) // denominator) for k in range(n_bins)] + [math.floor(high) + 1]
-    limits = np.iinfo(dtype)
-    reachable = [max(value, int(limits.min)) for value in least if value <= int(limits.max)]
-    return np.array(reachable, key_dtype(dtype))
+    exact = [-(-(begin + step * k) // denominator) for k in range(n_bins)] + [math.floor(high) + 1]
+    return np.array([max(value, int(limits.min)) for value in exact if value <= int(limits.max)], key)
 
 
-def _bisect(reaches: Callable[[Array, Array], Any], count: int, dtype: DType) -> Array:
-    """Return for each of `count` slots the least number of the dtype that reaches it; omit unreachable slots.
+def _search(reaches: Callable[[Array, Array], Any], slots: Array, near: Any, dtype: DType) -> tuple[Array, Array]:
+    """Return for each slot the least number of the dtype that reaches it, as a key, and whether there is one.
 
-    ``reaches(x, slot)`` compares arrays of equal length elementwise.
+    ``reaches(x, slots)`` compares arrays of equal length elementwise. Thresholds are expected within `_REACH`
+    numbers of `near`, and else searched among all numbers.
     """
-    slots = np.arange(count)
-    ends = [np.iinfo(dtype).min, np.iinfo(dtype).max] if dtype.kind in "iu" else [-np.inf, np.inf]
-    low, high = (np.repeat(end, count) for end in _ordinal(np.array(ends, dtype)))
-    reachable = reaches(_number(high, dtype), slots)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        ends = np.array([limits.min, limits.max], dtype)
+        near = np.array([min(max(int(number), limits.min), limits.max) for number in near], dtype)
+    else:
+        ends = np.array([-np.inf, np.inf], dtype)
+        with np.errstate(over="ignore"):
+            near = np.asarray(near).astype(dtype)
+    least, most = _ordinal(ends)
+    middle = _ordinal(near)
+    below, above = np.maximum(middle, least + _REACH) - _REACH, np.minimum(middle, most - _REACH) + _REACH
+    is_below, is_above = reaches(_number(below, dtype), slots), ~reaches(_number(above, dtype), slots)
+    low = np.where(is_below, least, np.where(is_above, np.minimum(above, most - 1) + 1, below + 1))
+    high = np.where(is_below, below, np.where(is_above, most, above))
+    reachable = ~is_above
+    if is_above.any():
+        reachable |= reaches(_number(np.full_like(high, most), dtype), slots)
     while (low < high).any():
         middle = (low >> 1) + (high >> 1) + (low & high & 1)  # the sum of the two may overflow
         reached = reaches(_number(middle, dtype), slots)
         high = np.where(reached, middle, high)
         low = np.where(reached, low, np.minimum(middle + 1, high))
-    return _number(high[reachable], dtype).astype(key_dtype(dtype))
+    return _number(high, dtype).astype(key_dtype(dtype)), reachable
 
 
 def _ordinal(x: Array) -> Array:
