@@ -2,15 +2,16 @@
 //
 // Bytes an element: its own, and its weight's, read once; the extremes read it once more. Called by bindings/_histograms.pyx.
 //
-// Blocks of kBlock elements stay in the L1 cache. A vectorised loop guesses the rank of each, another counts: no branch
-// depends on the data but one for a group of keys near thresholds, so that distributions take the same time, or nearly.
-// The guess never falls as x grows: what it is at the thresholds says how far it may be off, and is looked at first.
+// Blocks of kBlock elements stay in the L1 cache. One loop finds the rank of each, another counts: no branch depends on
+// the data but one for a group of keys near thresholds, so that distributions take the same time, or nearly.
 //
 //   Uniform   two lines, (x - origin) * scale, a little apart: where they have one integer part, that is the rank. A
 //             group of keys that has others is compared with the thresholds.
-//   Line      a table of cells of equal width holds the rank at which each begins; bisection among as many thresholds
-//             as the fullest cell has follows.
-//   Leading   the same, cells being the leading bits of a floating number: for edges that grow with their distance.
+//   Tree      any other thresholds: the leaves of a static B-tree, whose nodes are cache lines. A level takes a key
+//             the comparison with a line and the count of its bits, 6 instructions (AVX-512) to 15 (SSE4.2), and 17
+//             or 9 children lie below a node: 5 levels (float), 6 (double) for 100,000 thresholds, however they are
+//             spaced. Eight keys go down together: a level waits 20 cycles for its load, comparison and count.
+//   Bisect    few keys, which are not worth that anything is prepared for them.
 //
 // Each thread has tables of 32-bit counters (64-bit sums) of its own, kTables in turn while they fit the cache, because
 // an increment of the slot just incremented waits for the store before it. Sums are taken over fixed chunks and the
@@ -33,17 +34,15 @@ constexpr int kTables = 4;
 constexpr int64_t kTableBytes = 512 << 10;        // of all tables in turn: half of an L2 cache
 constexpr int64_t kBytesOfWork = 4;               // an element costs a thread what reading four bytes would, or more
 constexpr int64_t kFull = INT64_C(1) << 31;       // elements after which counters of 32 bits are emptied
-constexpr int64_t kFewCells = 64;                 // of a grid
-constexpr int64_t kCellsInReach = 1 << 14;        // 64 KiB
-constexpr int64_t kMostCells = 1 << 18;           // 1 MiB
+constexpr int64_t kKeysWorthATree = 32;           // thresholds a key that take as long as it takes to bisect them
 constexpr int64_t kMostExact = 1 << 23;           // ranks that a float holds, and their halves
 constexpr int64_t kGroup = 64;                    // keys that are looked at again if one is near a threshold
 constexpr int64_t kMergeSlots = 1 << 14;          // a task's share when tables are added
 constexpr int64_t kPollBlocks = 64;
 
-// ---- guesses -------------------------------------------------------------------------------------------------------
+// ---- ranks ---------------------------------------------------------------------------------------------------------
 
-// What guesses are calculated in.
+// What places on a line are calculated in.
 template <class Key>
 using Real = std::conditional_t<std::is_same_v<Key, float>, float, double>;
 // (key - origin) * scale + shift, held between 0 and `top`; 0 for a NaN. It never falls as the key grows.
@@ -58,72 +57,197 @@ struct Line {
   }
 };
 
-// The leading bits of a floating key's pattern: cells as fine as the numbers are. A NaN is in the first.
+// Nodes of a tree hold uint64_t as int64_t in the same order, which all instruction sets compare.
 template <class Key>
-struct Leading {
-  Key low, high;
-  Pattern<Key> base;
-  int shift;
+using NodeKey = std::conditional_t<std::is_same_v<Key, uint64_t>, int64_t, Key>;
+template <class Key>
+inline NodeKey<Key> to_node_key(Key key) {
+  if constexpr (std::is_same_v<Key, uint64_t>) return (int64_t)(key ^ UINT64_C(1) << 63);
+  else return key;
+}
 
-  // Patterns in the order of the numbers; adding 0 makes one of the two zeros.
-  static inline Pattern<Key> ordered(Key key) {
-    constexpr int kSign = 8 * sizeof(Key) - 1;
-    Pattern<Key> bits;
-    const Key number = key + Key(0);
-    std::memcpy(&bits, &number, sizeof(Key));
-    return bits ^ ((Pattern<Key>(0) - (bits >> kSign)) | Pattern<Key>(1) << kSign);
+// Comparisons with the keys of a node, a cache line in increasing order: as many bits as the keys that are at most this
+// key, times kBits. A NaN is at least none.
+#if defined(__AVX512F__)
+template <class T>
+constexpr int kBits = 1;
+inline uint64_t count_bits(uint64_t mask) {
+  asm("" : "+r"(mask));   // of a narrow type the compiler would extend both mask and count
+  return _mm_popcnt_u64(mask);
+}
+inline uint64_t bits_at_most(const float* node, float key) {
+  return count_bits(_mm512_cmp_ps_mask(_mm512_load_ps(node), _mm512_set1_ps(key), _CMP_LE_OQ));
+}
+inline uint64_t bits_at_most(const double* node, double key) {
+  return count_bits(_mm512_cmp_pd_mask(_mm512_load_pd(node), _mm512_set1_pd(key), _CMP_LE_OQ));
+}
+inline uint64_t bits_at_most(const int64_t* node, int64_t key) {
+  return count_bits(_mm512_cmple_epi64_mask(_mm512_load_si512(node), _mm512_set1_epi64(key)));
+}
+#elif defined(__SSE4_2__)
+#if defined(__AVX2__)
+constexpr int kVector = 32;
+typedef __m256i NodeMask;
+inline uint32_t pack_masks(const NodeMask* masks) {
+  return (uint32_t)_mm256_movemask_epi8(_mm256_packs_epi32(masks[0], masks[1]));
+}
+#else
+constexpr int kVector = 16;
+typedef __m128i NodeMask;
+inline uint32_t pack_masks(const NodeMask* masks) {
+  const NodeMask low = _mm_packs_epi32(masks[0], masks[1]), high = _mm_packs_epi32(masks[2], masks[3]);
+  return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(low, high));
+}
+#endif
+template <class T>
+constexpr int kBits = kVector * (int)sizeof(T) / 64;   // masks are packed to a vector of bytes, whose bits are moved
+template <class T>
+inline uint64_t bits_at_most(const T* node, T key) {
+  typedef T Keys __attribute__((vector_size(kVector)));
+  constexpr bool kIntegers = std::is_integral_v<T>;   // there is only "greater than" for vectors of these
+  NodeMask masks[64 / kVector];
+  for (int part = 0; part < 64 / kVector; ++part) {
+    const Keys keys = ((const Keys*)node)[part];
+    masks[part] = kIntegers ? (NodeMask)(keys > key) : (NodeMask)(keys <= key);
   }
-  inline int32_t operator()(Key key) const {
-    key = key > low ? key : low;
-    key = key < high ? key : high;
-    return (int32_t)((ordered(key) - base) >> shift);
+  const uint64_t count = _mm_popcnt_u64(pack_masks(masks));
+  return kIntegers ? kVector - count : count;
+}
+#else
+template <class T>
+constexpr int kBits = 1;
+template <class T>
+inline uint64_t bits_at_most(const T* node, T key) {
+  uint64_t count = 0;
+  for (int k = 0; k < (int)(64 / sizeof(T)); ++k) count += node[k] <= key;
+  return count;
+}
+#endif
+
+// A vector of nodes would be taken apart for the next load.
+inline void keep_scalar(uint64_t& number) { asm("" : "+r"(number)); }
+
+// A static B-tree. A node's keys are the first thresholds below its children but the first child.
+template <class Key>
+class Tree {
+  typedef NodeKey<Key> Number;
+  static constexpr int64_t kNode = 64 / sizeof(Key), kChildren = kNode + 1;
+  static constexpr int kMostLevels = 12;
+#if defined(__AVX512F__)
+  static constexpr int kTogether = 16;
+#else
+  static constexpr int kTogether = 8;   // as many as there are registers for
+#endif
+  struct Level {
+    int64_t begin, n_nodes;
+  };
+  Buffer<Number> numbers;
+  Level levels[kMostLevels];   // from the leaves to the root
+  int n_levels = 0;
+
+ public:
+  void fill(const Key* thresholds, int64_t m) {
+    typedef std::numeric_limits<Number> Limits;
+    const Number filling = kIntegers ? Limits::max() : Limits::quiet_NaN();
+    int64_t begin = 0;
+    for (int64_t n = (m + kNode - 1) / kNode; n_levels == 0 || levels[n_levels - 1].n_nodes > 1;
+         n = (n + kChildren - 1) / kChildren) {
+      levels[n_levels++] = {begin, n};
+      begin += n * kNode;
+    }
+    numbers.assign(begin, filling);
+    for (int64_t k = 0; k < m; ++k) numbers[k] = to_node_key(thresholds[k]);
+    int64_t child_span = kNode;   // thresholds below a child
+    for (int level = 1; level < n_levels; ++level, child_span *= kChildren) {
+      Number* to = numbers.data() + levels[level].begin;
+      for (int64_t at = child_span, child = 1; at < m; at += child_span, ++child)
+        if (child % kChildren != 0) *to++ = to_node_key(thresholds[at]);
+    }
+  }
+
+  // The ranks of n keys, of m thresholds.
+  void find(const Key* keys, int64_t n, int64_t m, int32_t* ranks) const {
+    int64_t first = 0;
+    for (; first + kTogether <= n; first += kTogether) find_together<kTogether>(keys + first, m, ranks + first);
+    for (; first < n; ++first) find_together<1>(keys + first, m, ranks + first);
+  }
+
+ private:
+  // The largest integer may be at least the filling: the key before it is searched, and the rank corrected.
+  static constexpr bool kIntegers = std::is_integral_v<Number>;
+
+  template <int N>
+  inline void find_together(const Key* keys, int64_t m, int32_t* ranks) const {
+    constexpr uint64_t kBytes = kNode * sizeof(Number), kStep = kBytes / kBits<Number>;
+    constexpr Number kMost = std::numeric_limits<Number>::max();
+    uint64_t node[N] = {};   // its offset in bytes
+    Number group[N];
+    for (int k = 0; k < N; ++k) {
+      group[k] = to_node_key(keys[k]);
+      if constexpr (kIntegers) group[k] = std::min<Number>(group[k], kMost - 1);
+    }
+    for (int level = n_levels - 1; level > 0; --level) {
+      const char* begin = (const char*)(numbers.data() + levels[level].begin);
+      for (int k = 0; k < N; ++k) {
+        node[k] = node[k] * kChildren + bits_at_most((const Number*)(begin + node[k]), group[k]) * kStep;
+        keep_scalar(node[k]);
+      }
+    }
+    for (int k = 0; k < N; ++k) {
+      const Number* leaf = (const Number*)((const char*)numbers.data() + node[k]);
+      uint64_t rank = node[k] / sizeof(Number) + bits_at_most(leaf, group[k]) / kBits<Number>;
+      keep_scalar(rank);
+      ranks[k] = (int32_t)(kIntegers && to_node_key(keys[k]) == kMost ? m : (int64_t)rank);
+    }
   }
 };
 
-// Loads by index from a table, one by one: as vectors (gathers) they took three times as long on Zen 5.
-inline void keep_scalar(int32_t& number) { asm("" : "+r"(number)); }
-
-enum class Way { kUniform, kLine, kLeading };
+enum class Method { kUniform, kTree, kBisect };
 
 template <class Key>
 struct Ranks {
+  const Key* at;
   int64_t m;
-  Buffer<Key> thresholds;           // and the last one repeated, for comparisons behind it
-  Way way = Way::kLine;
+  Method method = Method::kUniform;
+  Buffer<Key> padded;               // kUniform: the thresholds, and the last one repeated, for comparisons behind it
   Line<Key> line{};
-  Real<Key> slack = 0;              // kUniform: twice of what a place may be off
-  Leading<Key> leading{};
-  int steps = 0;                    // comparisons after the guess: bisection among the thresholds of a cell
-  std::vector<int32_t> cells;       // ranks at which the cells begin
+  Real<Key> slack = 0;              // twice of what a place may be off
+  Tree<Key> tree;
 
-  Ranks(const Key* edges, int64_t n_thresholds, int64_t n_keys) : m(n_thresholds), thresholds(edges, edges + m) {
-    if (!try_uniform()) choose_cells(n_keys);
-    thresholds.resize(m + (INT64_C(1) << steps), edges[m - 1]);
+  Ranks(const Key* thresholds, int64_t n_thresholds, int64_t n_keys) : at(thresholds), m(n_thresholds) {
+    if (n_keys * kKeysWorthATree < m) {
+      method = Method::kBisect;
+    } else if (!try_uniform()) {
+      method = Method::kTree;
+      tree.fill(at, m);
+    }
   }
 
-  // A line that maps the thresholds' span to [0, size], plus `shift`; false where there is none.
-  bool span(double size, double shift, double top) {
-    const double low = (double)thresholds[0], high = (double)thresholds[m - 1], width = high - low;
+  // A line that maps the thresholds' span to [0, m - 1], plus 1; false where there is none.
+  bool span() {
+    const double low = (double)at[0], high = (double)at[m - 1], width = high - low;
     if (!(width > 0) || !std::isfinite(low) || !std::isfinite(width)) return false;
-    line = Line<Key>{(Real<Key>)low, (Real<Key>)(size / width), (Real<Key>)shift, (Real<Key>)top};
+    line = Line<Key>{(Real<Key>)low, (Real<Key>)((double)(m - 1) / width), 1, (Real<Key>)m};
     return std::isfinite(line.scale) && std::isfinite(line.origin);
   }
 
   // Two lines around the ranks, `slack` apart. Neither ever falls, so the lower is at most the rank of any x if it is
   // at most k below E[k], for which k at E[k] suffices; and the upper at least the rank if it is k + 1 at each E[k].
   bool try_uniform() {
-    if (m < 2 || m > kMostExact || !span((double)(m - 1), 1, (double)m)) return false;
+    if (m < 2 || m > kMostExact || !span()) return false;
     Real<Key> off = 0;
     for (int64_t k = 0; k < m; ++k)
-      off = std::max(off, std::abs(((Real<Key>)thresholds[k] - line.origin) * line.scale - (Real<Key>)k));
+      off = std::max(off, std::abs(((Real<Key>)at[k] - line.origin) * line.scale - (Real<Key>)k));
     // Enough for what the additions round; whether it is is looked at below. Slack of one would allow for three ranks.
     off = Real<Key>(1.5) * off + (Real<Key>)m * std::numeric_limits<Real<Key>>::epsilon();
     if (!(off < Real<Key>(0.5))) return false;
     slack = 2 * off, line.shift = 1 - off;
     const Line<Key> upper = above();
     for (int64_t k = 0; k < m; ++k)
-      if (line(thresholds[k]) > k || upper(thresholds[k]) <= k) return false;
-    way = Way::kUniform;
+      if (line(at[k]) > k || upper(at[k]) <= k) return false;
+    padded.reserve(m + 1);
+    padded.assign(at, at + m);
+    padded.push_back(at[m - 1]);
     return true;
   }
   Line<Key> above() const {
@@ -132,47 +256,9 @@ struct Ranks {
     return upper;
   }
 
-  // The ranks at which cells begin; returns the steps of bisection in the fullest.
-  template <class Cell>
-  int fill(Cell cell_of, int64_t n_cells) {
-    cells.assign(n_cells + 1, 0);
-    for (int64_t k = 0; k < m; ++k) ++cells[cell_of(thresholds[k]) + 1];
-    const int most = *std::max_element(cells.begin(), cells.end());
-    for (int64_t cell = 0; cell < n_cells; ++cell) cells[cell + 1] += cells[cell];
-    int needed = 1;
-    while (INT64_C(1) << needed <= most) ++needed;
-    return needed;
-  }
-
-  // Cells of equal width, or of equal numbers of floating numbers; as few as hold one threshold each, or nearly. One
-  // cell to begin with.
-  void choose_cells(int64_t n_keys) {
-    line = Line<Key>{0, 0, 0, 0};
-    steps = fill(line, 1);
-    std::vector<int32_t> best_cells = cells;
-    Line<Key> best_line = line;
-    const int64_t most_cells = std::min(std::max(kMostCells, 8 * m), n_keys / 4);
-    for (int64_t n_cells = kFewCells; n_cells <= most_cells; n_cells *= 4) {
-      if (n_cells < m || steps == 1 || (steps == 2 && n_cells > kCellsInReach)) continue;
-      if (span((double)n_cells, 0, (double)(n_cells - 1))) {
-        const int needed = fill(line, n_cells);
-        if (needed < steps) steps = needed, way = Way::kLine, best_line = line, best_cells.swap(cells);
-      }
-      if constexpr (std::is_floating_point_v<Key>) {
-        Leading<Key> bits{thresholds[0], thresholds[m - 1], Leading<Key>::ordered(thresholds[0]), 0};
-        const Pattern<Key> widest = Leading<Key>::ordered(bits.high) - bits.base;
-        while (widest >> bits.shift >= (Pattern<Key>)n_cells) ++bits.shift;
-        const int needed = fill(bits, n_cells);
-        if (needed < steps) steps = needed, way = Way::kLeading, leading = bits, best_cells.swap(cells);
-      }
-    }
-    cells.swap(best_cells);
-    line = best_line;
-  }
-
   void find_on_line(const Key* keys, int64_t n, int32_t* ranks) const {
     const Line<Key> lower = line, upper = above();
-    const Key* at = thresholds.data();
+    const Key* edges = padded.data();
     const int32_t most = (int32_t)m;
     auto find_group = [=](const Key* group, int64_t count, int32_t* ranks_of_keys) {
       int32_t unsure = 0;
@@ -181,48 +267,24 @@ struct Ranks {
         unsure |= ranks_of_keys[k] ^ upper(group[k]);
       }
       if (unsure)
-        for (int64_t k = 0; k < count; ++k) ranks_of_keys[k] = std::min(ranks_of_keys[k] + (group[k] >= at[ranks_of_keys[k]]), most);
+        for (int64_t k = 0; k < count; ++k) {
+          const int32_t rank = ranks_of_keys[k];
+          ranks_of_keys[k] = std::min(rank + (group[k] >= edges[rank]), most);
+        }
     };
     int64_t first = 0;
     for (; first + kGroup <= n; first += kGroup) find_group(keys + first, kGroup, ranks + first);
     find_group(keys + first, n - first, ranks + first);
   }
 
-  // kSteps 0: as many as there are.
-  template <int kSteps>
-  void bisect_cells(const Key* keys, int64_t n, int32_t* ranks) const {
-    const Key* at = thresholds.data();
-    const int32_t* begin = cells.data();
-    const int32_t most = (int32_t)m;
-    const int count = kSteps ? kSteps : steps;
-    for (int64_t k = 0; k < n; ++k) {
-      int32_t rank = begin[ranks[k]];
-      for (int step = count - 1; step >= 0; --step) {
-        rank += (int32_t)(keys[k] >= at[rank + (INT32_C(1) << step) - 1]) << step;
-        keep_scalar(rank);
-      }
-      ranks[k] = std::min(rank, most);
-    }
-  }
-  template <class Cell>
-  void find_in_cells(Cell cell_of, const Key* keys, int64_t n, int32_t* ranks) const {
-    for (int64_t k = 0; k < n; ++k) ranks[k] = cell_of(keys[k]);
-    switch (steps) {
-      case 1: return bisect_cells<1>(keys, n, ranks);
-      case 2: return bisect_cells<2>(keys, n, ranks);
-      case 3: return bisect_cells<3>(keys, n, ranks);
-      default: return bisect_cells<0>(keys, n, ranks);
-    }
-  }
-
   // The ranks of n keys.
   void find(const Key* keys, int64_t n, int32_t* ranks) const {
-    switch (way) {
-      case Way::kUniform: return find_on_line(keys, n, ranks);
-      case Way::kLine: return find_in_cells(line, keys, n, ranks);
-      case Way::kLeading:
-        if constexpr (std::is_floating_point_v<Key>) return find_in_cells(leading, keys, n, ranks);
-        return;
+    switch (method) {
+      case Method::kUniform: return find_on_line(keys, n, ranks);
+      case Method::kTree: return tree.find(keys, n, m, ranks);
+      case Method::kBisect:
+        for (int64_t k = 0; k < n; ++k)
+          ranks[k] = (int32_t)(std::partition_point(at, at + m, [=](Key edge) { return edge <= keys[k]; }) - at);
     }
   }
 };
