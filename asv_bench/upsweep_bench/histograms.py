@@ -28,7 +28,7 @@ class Case(base.OneDimensional):
     n: int
     bins: int
     dtype: str = "float32"
-    pattern: str = "uniform"  # or "sorted", "all equal", "on edges", "skewed"
+    pattern: str = "uniform"  # or "sorted", "all equal", "on edges", "skewed", "since 1970" (nanoseconds)
     edges: bool = False
     weights: str | None = None
     ranged: bool = True
@@ -91,6 +91,8 @@ class Arrays(base.Arrays):
             x = x.round(2)
         elif self.case.pattern == "skewed":
             x **= 8
+        elif self.case.pattern == "since 1970":
+            return 17 * 10**17 + self.source.cast(x * 1e15, self.case.dtype)
         return self.source.cast(x * self.case.width if self.case.width > 1 else x, self.case.dtype)
 
     def error(self, answer: Any) -> float:
@@ -136,7 +138,14 @@ def _cpu_cases(n: int) -> Iterator[Case]:
     for bins in (10, 10_000):
         yield Case(n, bins, peers=peers)
     yield Case(n, 100, edges=True, peers=peers)
-    yield Case(n, 10_000, "float64", edges=True, peers=peers)
+    equal = (("numpy", 1.0),)
+    for bins in (10, 1000, 10_000, 100_000):
+        for dtype in ("float32", "float64", "int64", "float16"):
+            for pattern in ("uniform", "sorted"):
+                yield Case(1_000_000, bins, dtype, pattern, edges=True, peers=equal)
+    yield Case(1000, 1_000_000, peers=equal)  # many narrow bins
+    yield Case(1_000_000, 1_000_000, ranged=False, peers=equal)
+    yield Case(100_000, 100_000, "int64", "since 1970", ranged=False, peers=equal)
     yield Case(n, 100, weights="float32", peers=peers)
     yield Case(n, 100, "float64", weights="float64", peers=peers)
     yield Case(n, 100, function_name="histc", peers=peers)
