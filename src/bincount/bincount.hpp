@@ -24,6 +24,7 @@ struct CountProblem {
   int64_t key_stride = 0;             // bytes, as all strides
   int32_t key_dtype = kInt64;         // an integer; bool counts as kUInt8
   int32_t key_swapped = 0;            // bytes in the other order
+  int32_t key_shift = 0;              // low bits that all keys share: bins are counted without them
   int64_t n = 0;                      // keys of a row
 
   int32_t summand = kOnes;
@@ -47,6 +48,8 @@ struct CountProblem {
 struct BinInfo {
   int64_t n_bins = 0;                 // INT64_MAX: too many to be counted in int64
   int32_t outside = 0;                // there are keys outside the bins, and they are not to be dropped
+  int32_t shift = 0;                  // keys differ above so many low bits,
+  int64_t shared = 0;                 // which are these
 };
 
 struct Tables;

@@ -78,6 +78,7 @@ struct Row {
   const char* keys;
   int64_t stride;
   bool swapped;
+  int32_t shift = 0;   // CountProblem::key_shift
 };
 
 // The n <= kBlock keys from `first` on, contiguous and native: where they lie, or in the buffer.
@@ -86,13 +87,15 @@ inline const char* read_block(const Row& row, int64_t first, int64_t n, Unsigned
   const char* source = row.keys + first * row.stride;
   fetch_ahead(source, n * row.stride);
   if (row.stride == (int64_t)sizeof(Key)) {
-    if (!row.swapped) return source;
-    read_keys<Key, true>(source, sizeof(Key), n, buffer);
+    if (!row.swapped && row.shift == 0) return source;
+    row.swapped ? read_keys<Key, true>(source, sizeof(Key), n, buffer)
+                : read_keys<Key, false>(source, sizeof(Key), n, buffer);
   } else if (row.swapped) {
     read_keys<Key, true>(source, row.stride, n, buffer);
   } else {
     read_keys<Key, false>(source, row.stride, n, buffer);
   }
+  for (int64_t at = 0; at < n && row.shift > 0; ++at) buffer[at] = (Unsigned<Key>)(buffer[at] >> row.shift);
   return (const char*)buffer;
 }
 
@@ -204,7 +207,7 @@ inline int64_t row_offset(const CountProblem& p, const int64_t* strides, int64_t
   return offset;
 }
 inline Row row_of(const CountProblem& p, int64_t number) {
-  return {p.keys + row_offset(p, p.key_row_strides, number), p.key_stride, p.key_swapped != 0};
+  return {p.keys + row_offset(p, p.key_row_strides, number), p.key_stride, p.key_swapped != 0, p.key_shift};
 }
 template <class Sum>
 inline Weights<Sum> weights_of(const CountProblem& p, int64_t number) {

@@ -82,15 +82,18 @@ Each over_tasks(const CountProblem& p, Each nothing, Fold fold) {
 struct AnyRange : KeyRange {
   void join(const AnyRange& other) {
     largest = std::max(largest, other.largest), any |= other.any, negative |= other.negative;
+    any_bits |= other.any_bits, all_bits &= other.all_bits;
   }
 };
 template <class Key>
 AnyRange range_of(const CountProblem& p) {
   return over_tasks<Key>(p, AnyRange{}, [](AnyRange& range, const char* keys, int64_t n) {
-    // A negative key has the highest bit; where one has, there is a second look at the block.
-    const Unsigned<Key> top = largest_unsigned<Key>(keys, n);
-    const Key largest = std::is_signed_v<Key> && (Key)top < Key(0) ? largest_of<Key>(keys, n) : (Key)top;
-    range.negative |= std::is_signed_v<Key> && (Key)top < Key(0);
+    const Bits2<Key> bits = bits_of<Key>(keys, n);
+    range.any_bits |= bits.any, range.all_bits &= bits.all;
+    const bool negative = std::is_signed_v<Key> && (Key)bits.any < Key(0);
+    range.negative |= negative;
+    if (!negative && range.any && bits.any <= range.largest) return;   // no key is more than the bits of all
+    const Key largest = largest_of<Key>(keys, n);
     if (largest >= Key(0)) range.any = true, range.largest = std::max(range.largest, (uint64_t)largest);
   });
 }

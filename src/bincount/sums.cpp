@@ -41,7 +41,11 @@ template <class Sum>
 template <class Key>
 bool SumTables<Sum>::prepare(Worker& worker, const char* keys, int64_t n, Stop& stop, bool* checked) const {
   if (n <= 0) return true;
-  uint64_t largest = largest_unsigned<Key>(keys, n);
+  // Of 64-bit keys a maximum takes AVX2 several times as long as their bits, which are at least as large.
+  const uint64_t bits = bits_of<Key>(keys, n).any;
+  if (bits < worker.top) return true;
+  const bool has_top_bit = bits >> (8 * sizeof(Key) - 1);
+  uint64_t largest = has_top_bit ? largest_unsigned<Key>(keys, n) : largest_of<std::make_signed_t<Key>>(keys, n);
   if (largest >= stop.valid) {
     if (stop.raise) return stop.outside.store(true, std::memory_order_relaxed), false;
     largest = 0;
@@ -196,7 +200,7 @@ namespace {
 
 constexpr int kPlaces = 16;             // at which keys are compared with those just before
 constexpr int64_t kPlaceKeys = 64;
-constexpr int64_t kRepeatsWorth = 5;    // one key in so many
+constexpr double kRepeatsWorth = 0.7;   // of the keys
 
 // Whether an addition would often wait for one of the two before it.
 template <class Key>
@@ -212,7 +216,7 @@ bool is_repeating(const CountProblem& p, int64_t row) {
       repeats += key == key_at<Key>(block, at - 1) || key == key_at<Key>(block, at - 2);
     }
   }
-  return repeats * kRepeatsWorth >= kPlaces * n;
+  return (double)repeats >= kRepeatsWorth * (double)(kPlaces * (n - 2));
 }
 
 }  // namespace
@@ -255,6 +259,7 @@ namespace {
 
 constexpr int64_t kAhead = 32;           // keys: their bins are on the way while those before are added to
 constexpr int64_t kCached = 1 << 17;     // numbers of a result that is not worth asking for
+constexpr uint64_t kNear = 8 * kBlock;   // bins between a block's first key and its last, where keys are sorted
 
 // visit(bin, number of the key) for the keys of a block that are inside; ahead(bin) some time before.
 template <class Key, class Ahead, class Visit>
@@ -270,7 +275,9 @@ inline void each_bin(const char* keys, int64_t n, uint64_t valid, Ahead ahead, V
 // The same with or without asking ahead.
 template <class Key, class T, class Visit>
 inline void each_bin(const char* keys, int64_t n, uint64_t valid, const T* result, bool large, Visit visit) {
-  if (large) each_bin<Key>(keys, n, valid, [=](uint64_t bin) { __builtin_prefetch(result + bin, 1); }, visit);
+  // The bins of sorted keys come in order: the processor asks for them.
+  const uint64_t first = key_at<Key>(keys, 0), last = key_at<Key>(keys, n - 1);
+  if (large && std::max(first, last) - std::min(first, last) >= kNear) each_bin<Key>(keys, n, valid, [=](uint64_t bin) { __builtin_prefetch(result + bin, 1); }, visit);
   else each_bin<Key>(keys, n, valid, [](uint64_t) {}, visit);
 }
 

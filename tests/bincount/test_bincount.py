@@ -332,3 +332,43 @@ def test_more_of_a_key_than_a_byte_can_count(pattern):
         out = np.ones(n_bins, np.intp)
         upsweep.bincount(keys, out=out, accumulate=True, n_threads=n_threads)
         np.testing.assert_array_equal(out, np.bincount(keys) + 1)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", ">i4"])
+@pytest.mark.parametrize("shift", [3, 4, 9, 12])
+@pytest.mark.parametrize("n", [5000, 140_003])
+def test_keys_that_share_low_bits(dtype, shift, n):
+    # Keys of one column of a table: bins 4 KiB apart take one place in the first cache.
+    generator = np.random.default_rng(shift)
+    for kinds, rest in ((2, 0), (50, 7), (9600 >> shift, 5)):
+        numbers = (generator.integers(0, kinds, n) << shift) + rest
+        x, most = numbers.astype(dtype), int(numbers.max())
+        expected = np.bincount(numbers)
+        np.testing.assert_array_equal(upsweep.bincount(x), expected)
+        np.testing.assert_array_equal(upsweep.bincount(x[::-1], minlength=most + 77)[: most + 1], expected)
+        out = np.arange(most + 1)
+        upsweep.bincount(x, length=most + 1, out=out, accumulate=True)
+        np.testing.assert_array_equal(out, expected + np.arange(most + 1))
+        outside = x - x.dtype.type((kinds // 2) << shift)  # some are negative, or wrap around
+        outside = outside.astype(dtype)
+        inside = numbers[numbers >= (kinds // 2) << shift] - ((kinds // 2) << shift)
+        length = int(inside.max()) // 2 + 1
+        np.testing.assert_array_equal(
+            upsweep.bincount(outside, length=length, invalid="drop"),
+            np.bincount(inside, minlength=length)[:length],
+        )
+        with pytest.raises(ValueError, match="outside the"):
+            upsweep.bincount(x, length=most)
+        for weights in (generator.random(n), generator.random((n, 3)), generator.random(n) + 1j):
+            # The same bits as with one more bit in a key that adds nothing.
+            weights[-1] = 0
+            other = x.copy()
+            other[-1] ^= other.dtype.type(1)
+            for n_threads in (1, 3):
+                sums = upsweep.bincount(x, weights, length=most + 2, n_threads=n_threads)
+                assert same_bits(sums, upsweep.bincount(other, weights, length=most + 2))
+            start = generator.random(sums.shape).astype(sums.dtype)
+            results = [start.copy(), start.copy()]
+            for keys, result in zip((x, other), results):
+                upsweep.bincount(keys, weights, length=most + 2, out=result, accumulate=True)
+            assert same_bits(*results)
