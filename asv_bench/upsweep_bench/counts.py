@@ -93,8 +93,9 @@ def make_keys(case: Case, source: Source, n: int | None = None) -> Any:
     if case.distribution == "Zipf":  # the k-th key comes up about 1/k times as often as the first
         ranks = source.uniform((n,), "float64", high=math.log(top + 1))
         return source.cast((source.xp.exp(ranks) - 1).clip(0, top - 1), case.dtype)
-    if case.distribution == "multiples of 32":
-        return source.integers(n, max(1, (top + 31) // 32), case.dtype) * 32
+    if case.distribution.startswith("multiples of"):
+        step = int(case.distribution.split()[-1])
+        return source.integers(n, max(1, (top + step - 1) // step), case.dtype) * step
     return source.integers(n, min(top, 32_768) if case.distribution == "low bins" else top, case.dtype)
 
 
@@ -171,6 +172,9 @@ def _cpu_cases(n: int, quick: bool) -> Iterator[Case]:
     if quick:
         return
     yield case("uint16", 60_000, "uniform", 8.0)
+    for weights in (None, "float64"):  # bins 4 KiB apart
+        for n_bins in (10_000, 1_000_000):
+            yield case("int64", n_bins, "multiples of 512", 1.0, weights)
     for n_bins, threshold in ((1_000_000, 3.0), (16_000_000, 3.5)):
         for keys in ("uniform", "Zipf", "sorted", "all equal"):
             yield case("int64", n_bins, keys, threshold if keys == "uniform" else 1.0)
