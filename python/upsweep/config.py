@@ -66,11 +66,12 @@ def show_config() -> Config:
     -------
     Config
         A dictionary whose ``str`` is a table: ``version``, ``python``, ``numpy``, ``platform``, ``isa_built``,
-        ``isa_usable``, ``isa`` (the instruction set chosen), ``openmp`` (the specification's date, None
-        without), ``threads``, ``cuda_library`` (its path, None: not
-        installed), ``cuda_architectures`` (the compute capabilities that it holds code for), ``llvmlite``,
-        ``ml_dtypes``, ``cache_dir`` (the folder of compiled formulas, None: none), ``cache_bytes`` (what it
-        holds), ``cache_problem`` (why nothing can be stored there, None: it can).
+        ``isa_usable``, ``isa`` (the instruction set chosen, for compiled formulas too; the environment variable
+        ``UPSWEEP_CPU_ISA`` names another one), ``openmp`` (the specification's date, None without), ``threads``,
+        ``cuda_library`` (its path, None: not installed), ``cuda_architectures`` (the compute capabilities that
+        it holds code for), ``llvmlite``, ``ml_dtypes``, ``cache_dir`` (the folder of compiled formulas, None:
+        none), ``cache_bytes`` (what it holds), ``cache_problem`` (why nothing can be stored there, None: it
+        can).
 
     Examples
     --------

@@ -10,7 +10,8 @@
     _machine                      OpenMP's version and thread pool, properties of the CPU
 
 The import selects the widest instruction set that the CPU runs, or the one that the environment variable
-``UPSWEEP_CPU_ISA`` names. The small-call paths of the public functions call the Cython modules directly.
+``UPSWEEP_CPU_ISA`` names. The executors compile kernels for the same one, so the variable limits LLVM as well. The
+small-call paths of the public functions call the Cython modules directly.
 """
 
 from __future__ import annotations

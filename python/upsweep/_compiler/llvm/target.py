@@ -1,4 +1,9 @@
-"""The instruction sets that code is generated for, as LLVM names them."""
+"""The instruction sets that code is generated for, as LLVM names them.
+
+They are those of the compiled modules, level by level, and never "the host's": code of a level is the same on
+every processor that runs it, and ``UPSWEEP_CPU_ISA`` limits it as it limits the compiled modules. The keys of the
+cache on disk contain the target.
+"""
 
 from __future__ import annotations
 
