@@ -8,6 +8,7 @@
     pairs, user_scan, loops       executors that compile kernels (`_compiler.llvm`)
         -> _pairs, _user_scans, _loops       Cython drivers of compiled kernels, one build
     _machine                      OpenMP's version and thread pool, properties of the CPU
+    control_groups                cores and memory that Linux leaves to the process
 
 The import selects the widest instruction set that the CPU runs, or the one that the environment variable
 ``UPSWEEP_CPU_ISA`` names. The executors compile kernels for the same one, so the variable limits LLVM as well. The
@@ -22,6 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import upsweep._backends.cpu._machine as _machine
+from upsweep._backends.cpu import control_groups
 from upsweep._utils.integers import as_size
 
 __all__ = [
@@ -76,21 +78,12 @@ else:
 # ---- memory --------------------------------------------------------------------------------------------------
 
 
-def _cgroup(name: str) -> list[int]:
-    """Return the numbers of a limit of the control group; none without a limit."""
-    try:
-        with open(f"/sys/fs/cgroup/{name}") as file:
-            return [int(word) for word in file.read().split()]
-    except (OSError, ValueError):  # no such file outside Linux or under version 1 of control groups; "max"
-        return []
-
-
 def memory_limit() -> int | None:
     """Return the bytes of memory of this machine, or of its control group; None if the system does not say."""
     limits = []
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    limits += _cgroup("memory.max")
+    limits += control_groups.memory()
     return min((limit for limit in limits if limit > 0), default=None)
 
 
@@ -101,8 +94,7 @@ def _available() -> int:
     limits = [_machine.max_threads()]
     if hasattr(os, "sched_getaffinity"):
         limits.append(len(os.sched_getaffinity(0)))
-    if len(quota := _cgroup("cpu.max")) == 2:
-        limits.append(-(-quota[0] // quota[1]))  # microseconds of all cores, and of each period
+    limits += control_groups.cores()
     return max(1, min(limits))
 
 
