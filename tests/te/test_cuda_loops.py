@@ -278,7 +278,7 @@ def check_walked(kernels, X, scan):
         # Beside 16 rows of threads there is room for 64 along the other axis, and for all 128 beside 4.
         (16, 128, ("threadIdx.y", None), "threadIdx.y < 16, threadIdx.x < 64"),
         (4, None, ("threadIdx.y", None), "threadIdx.y < 4, threadIdx.x < 128"),
-        (1024, 128, ("threadIdx.y", None), "threadIdx.y < 1024, threadIdx.x < 1"),
+        (1024, 2, ("threadIdx.y", None), "threadIdx.y < 1024, threadIdx.x < 1"),
         # An axis whose length the call tells may leave no room; what is bound of both takes what its reader takes.
         (None, 128, ("threadIdx.y", None), "threadIdx.y < B"),
         (None, None, (None, "threadIdx.y"), "threadIdx.y < W"),
