@@ -1,7 +1,5 @@
 """The text of user-defined scans, compiled by the C++ compiler and run on the host, against the reference."""
 
-import shutil
-
 import host_device
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from helpers import BFLOAT16, random
 from upsweep._backends.cuda import library, scan_launch, user_scan_launch
 from upsweep._compiler.cuda.scans import render as text
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = host_device.needs_compiler
 
 
 @pytest.fixture(scope="session")

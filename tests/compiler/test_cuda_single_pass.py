@@ -3,8 +3,6 @@
 Some blocks run at the same time, and wait for each other.
 """
 
-import shutil
-
 import host_device
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from helpers import random
 from upsweep._backends.cuda import library, user_scan_launch
 from upsweep._compiler.cuda.scans import single_pass
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = host_device.needs_compiler
 
 TILE = 512  # steps of float32
 SHARED = 227 * 1024

@@ -1,7 +1,5 @@
 """The text of kernels over pairs, compiled by the C++ compiler and run on the host, against the reference."""
 
-import shutil
-
 import host_device
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 from upsweep.pairs.block_intervals import BlockIntervals
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = host_device.needs_compiler
 
 
 @pytest.fixture(scope="session")

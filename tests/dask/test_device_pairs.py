@@ -3,8 +3,6 @@
 The C++ compiler compiles the kernels, one for each formula.
 """
 
-import shutil
-
 import host_device
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from upsweep import Genred, Pm, Vi, Vj
 
 pytest.importorskip("llvmlite")
 pytest.importorskip("dask.array")
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = host_device.needs_compiler
 
 INPUTS = ["x = Vi(3)", "y = Vj(3)", "b = Vj(2)"]
 GAUSSIAN = "Exp(-SqDist(x, y)) * b"

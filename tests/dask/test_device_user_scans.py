@@ -3,8 +3,6 @@
 The C++ compiler compiles the kernels, one set for each update.
 """
 
-import shutil
-
 import host_device
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from helpers import flat, random
 
 pytest.importorskip("llvmlite")
 da = pytest.importorskip("dask.array")
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = host_device.needs_compiler
 
 METHODS = ["sequential", "tree"]
 

@@ -5,15 +5,20 @@ the kernels' logic, the plans and the structure of their arguments.
 """
 
 import ctypes
+import functools
 import hashlib
 import math
+import os
 import re
+import shlex
+import shutil
 import struct
 import subprocess
 import weakref
 from pathlib import Path
 
 import numpy as np
+import pytest
 from upsweep._backends.cuda import driver, pairs_launch, user_scan_launch
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._compiler.cuda import nvrtc
@@ -23,6 +28,9 @@ from upsweep._compiler.formulas.reduction import outputs
 from upsweep._user_scan.cached_calls import compiled_scans
 from upsweep._utils.lru_cache import LRUCache
 
+COMPILER = os.environ.get("CXX", "g++")
+has_compiler = shutil.which(COMPILER) is not None
+needs_compiler = pytest.mark.skipif(not has_compiler, reason="no C++ compiler")
 PREAMBLE = Path(__file__).parent / "on_host.hpp"
 LAUNCHER = """
 extern "C" void launch_{0}(const Call* call, unsigned n_blocks, unsigned n_threads, unsigned at_once) {{
@@ -58,12 +66,20 @@ def build(folder, text, *flags):
 
 
 def compile_cpp(*arguments):
-    # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
-    # Fortified, a jump from the stack of one fiber to that of another is an error.
-    plain = ("-fno-gnu-unique", "-U_FORTIFY_SOURCE")
-    command = ["g++", "-std=c++17", "-fPIC", "-w", *plain, *map(str, arguments)]
+    flags = shlex.split(os.environ.get("CXXFLAGS", ""))
+    flags += ["-U_FORTIFY_SOURCE"]  # fortified, a jump from the stack of one fiber to that of another is an error
+    if (
+        "clang" not in _version()
+    ):  # without the flag, static variables of inline functions would be another library's
+        flags += ["-fno-gnu-unique"]
+    command = [COMPILER, "-std=c++17", "-fPIC", "-w", *flags, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
+
+
+@functools.cache
+def _version():
+    return subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True).stdout
 
 
 class HostFunction:

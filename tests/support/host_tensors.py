@@ -1,7 +1,5 @@
 """Tensors on the CPU that are taken for some on a device, whose kernels the C++ compiler compiles."""
 
-import shutil
-
 import host_device
 import pytest
 from upsweep._arrays.device_view import DeviceView, Origin
@@ -37,7 +35,7 @@ def folder(tmp_path_factory):
 def device(request, monkeypatch, folder):
     if request.param == "cuda":
         return "cuda"
-    if shutil.which("g++") is None:
+    if not host_device.has_compiler:
         pytest.skip("no C++ compiler")
     request.getfixturevalue("fake_cuda")
     from upsweep._torch import user_scan_tensors

@@ -2,8 +2,8 @@
 
 import copy
 import pickle
-import shutil
 
+import host_device
 import host_loops
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from te_reference import Reference
 from upsweep import te
 from upsweep.te import compat as tvm
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = host_device.needs_compiler
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Functions that te builds, over tensors."""
 
-import shutil
-
 import numpy as np
 import pytest
 
@@ -57,10 +55,12 @@ def test_wrong_tensors():
 @pytest.fixture
 def pretended(monkeypatch, tmp_path, fake_cuda):
     """Let tensors of the CPU stand in for tensors on a device, whose kernels run on the host."""
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler")
+    import host_device
     import host_loops
     from upsweep._arrays.torch import TORCH
+
+    if not host_device.has_compiler:
+        pytest.skip("no C++ compiler")
     from upsweep._torch import loops
 
     library = TORCH

@@ -4,7 +4,6 @@ Arrays of a device are stand-ins over the host's memory, its kernels are compile
 """
 
 import gc
-import shutil
 import threading
 import weakref
 
@@ -25,7 +24,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def device_array(fake_cupy, monkeypatch, folder):
-    if shutil.which("g++") is None:
+    if not host_device.has_compiler:
         pytest.skip("no C++ compiler")
     host_device.install(monkeypatch, folder)
     return lambda array, ordinal=0: FakeCupyArray(array, ordinal)

@@ -3,8 +3,6 @@
 The arrays are stand-ins over the host's memory, the kernels are compiled by the C++ compiler.
 """
 
-import shutil
-
 import host_device
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ import upsweep
 from devices import FakeCupyArray, Interface
 from helpers import BFLOAT16, flat, random
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = host_device.needs_compiler
 
 
 @pytest.fixture(scope="module")
