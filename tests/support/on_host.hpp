@@ -28,8 +28,10 @@ struct Index {
 };
 static thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 
-static float rsqrt(float x) { return 1 / std::sqrt(x); }
-static double rsqrt(double x) { return 1 / std::sqrt(x); }
+// Under another name, since newer C libraries declare a function of this one.
+static float emulated_rsqrt(float x) { return 1 / std::sqrt(x); }
+static double emulated_rsqrt(double x) { return 1 / std::sqrt(x); }
+#define rsqrt emulated_rsqrt
 
 static float exp2_fast(float x) { return std::exp2(x); }
 static double exp2_fast(double x) { return std::exp2(x); }
