@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 import threading
 import time
 
@@ -154,11 +155,14 @@ def test_texts_too_deep_are_refused_on_any_stack(which):
             parse(NESTED[which])
         return str(caught.value)
 
-    assert len(on_small_stack(refused)) < 500 and len(refused()) < 500
+    assert len(on_small_stack(refused)) < 500
+    if sys.version_info < (3, 14):  # from there on, the parser goes as deep as the stack allows
+        assert len(refused()) < 500
 
 
 @pytest.mark.parametrize("kib", [32, 64, 128, 256, 512, 1024])
 def test_texts_are_read_or_refused_on_any_stack(kib):
+    kib = max(kib, 52 if sys.version_info >= (3, 14) else 32)  # no thread of that version has less
     for depth in (5, 20, 40, 90, 150):
         texts = ["Exp(" * depth + "X" + ")" * depth, "+".join(["X"] * 6 * depth), "-" * 2 * depth + "X",
                  "(" * depth + "X" + ")" * depth, "X**" * 2 * depth + "2"]  # fmt: skip

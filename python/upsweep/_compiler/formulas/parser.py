@@ -102,8 +102,10 @@ def _alias(alias: str, n: int) -> tuple[str | None, Node]:
 
 
 # Twice the C stack that CPython's parser uses for a bracket and for an operator (1.6 and 0.25 KiB, measured with
-# 3.11). It stops by itself before it uses _MAX_STACK. No thread of Python has less than _MIN_STACK.
-_STACK_OF_BRACKET, _STACK_OF_OPERATOR, _MAX_STACK, _MIN_STACK = 3 << 10, 1 << 9, 1 << 20, 32 << 10
+# 3.11). It stops by itself before it uses _MAX_STACK. No thread of Python has less than _MIN_STACK. From 3.14 on
+# CPython itself measures the stack; in the last part of it, _RESERVED, not even the parser's error can be caught.
+_STACK_OF_BRACKET, _STACK_OF_OPERATOR, _MAX_STACK = 3 << 10, 1 << 9, 1 << 20
+_MIN_STACK, _RESERVED = (52 << 10, 48 << 10) if sys.version_info >= (3, 14) else (32 << 10, 0)
 _NESTING = re.compile(r"[-+*/~.]|\b(?:not|else|lambda|await)\b")
 
 
@@ -114,7 +116,8 @@ def _check_stack(text: str) -> None:
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
     need = min(deepest * _STACK_OF_BRACKET + len(_NESTING.findall(text)) * _STACK_OF_OPERATOR, _MAX_STACK)
-    if 2 * need > _MIN_STACK and 2 * need > (size := _stack_bytes()):  # the other half remains for the callers
+    need = 2 * need + _RESERVED  # the other half remains for the callers
+    if need > _MIN_STACK and need > (size := _stack_bytes()):
         raise ValueError(
             f"{_shortened(text)!r} is no formula: it is nested too deeply for the {size >> 10} KiB of this "
             "thread's stack; call threading.stack_size(4 << 20) before the thread starts, or use LazyTensor"
