@@ -142,11 +142,12 @@ for name in ${names:-$all}; do
   printf '\n== %s\n' "$name"
   result=0
   (combination "$name") 2>&1 | tee "$folder/$name.log" || result=$?
+  last=$(grep . "$folder/$name.log" | tail -n 1)
   case $result in
     0 | 77) ;;
-    *) status=1 && grep -E '^(FAILED|ERROR)' "$folder/$name.log" >&2 ;;
+    *) status=1 last="FAILED: $last" && grep -E '^(FAILED|ERROR)' "$folder/$name.log" >&2 ;;
   esac
-  table+=$(printf '%-14s %s' "$name" "$(tail -n 1 "$folder/$name.log")")$'\n'
+  table+=$(printf '%-14s %s' "$name" "$last")$'\n'
 done
 printf '\n%s' "$table"
 exit "$status"

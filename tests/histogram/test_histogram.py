@@ -11,6 +11,8 @@ from upsweep import reference
 
 FLOATS = ["float16", "float32", "float64"]
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+# Of bfloat16, which is not its own, np.histogram of numpy 2.0 and 2.1 makes no bins, or ends the process.
+NUMPYS_FLOATS = [*FLOATS, BFLOAT16] if np.lib.NumpyVersion(np.__version__) >= "2.2.0" else FLOATS
 N_BINS = [1, 2, 3, 10, 100, 257, 1000]
 
 
@@ -25,13 +27,18 @@ def assert_numpys(x, *arguments, **keywords):
             with pytest.raises(ValueError, match=r"Too many bins|is not finite"):
                 upsweep.histogram(x, *arguments, **keywords)
             return
+    bins = arguments[0] if arguments else keywords.get("bins", 10)
+    if np.ndim(bins) == 0 and not (edges[:-1] < edges[1:]).all():  # numpy before 2.2 returned them
+        with pytest.raises(ValueError, match="Too many bins"):
+            upsweep.histogram(x, *arguments, **keywords)
+        return
     computed, my_edges = upsweep.histogram(x, *arguments, **keywords)
     assert computed.dtype == counts.dtype and my_edges.dtype == edges.dtype
     np.testing.assert_array_equal(my_edges, edges)
     np.testing.assert_array_equal(computed, counts)
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, BFLOAT16], ids=str)
+@pytest.mark.parametrize("dtype", NUMPYS_FLOATS, ids=str)
 @pytest.mark.parametrize("n_bins", N_BINS)
 def test_floating_numbers_on_uniform_edges(dtype, n_bins):
     generator = np.random.default_rng(n_bins)
