@@ -122,4 +122,5 @@ def _export(result: Any, from_dlpack: Callable[[Any], Any], producer: Any) -> An
         return from_dlpack(result.contiguous() if hasattr(result, "contiguous") else result.copy("C"))
     if result.dtype.name == "bfloat16":
         return producer.__array_namespace__().asarray(result, device=producer.device)
-    return from_dlpack(np.asarray(result, order="C"))
+    # Edges that were imported are a result as well, and read-only; numpy 2.0 exports no such array.
+    return from_dlpack(np.require(result, requirements=("C", "W")))
