@@ -322,7 +322,8 @@ def assign(target, value):
 ])  # fmt: skip
 def test_descriptors_have_no_buffer(read, nowhere):
     assert not isinstance(nowhere, np.ndarray)
-    with pytest.raises(TypeError) as caught:
+    # np.from_dlpack of numpy 2.0 does not check for the method.
+    with pytest.raises((TypeError, AttributeError) if read is np.from_dlpack else TypeError) as caught:
         read(nowhere)
     # Before Python 3.12 a class cannot say what else memoryview should be called with.
     assert "copy the array to the host" in str(caught.value) or read in (memoryview, np.from_dlpack)

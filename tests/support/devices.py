@@ -366,7 +366,8 @@ class DLPackArray:
         self.shape, self.ndim, self.dtype = array.shape, array.ndim, array.dtype
 
     def __dlpack__(self, **keywords):
-        return self.array.__dlpack__()
+        # numpy 2.0 imports arrays as read-only ones, and exports none that are.
+        return (self.array if self.array.flags.writeable else self.array.copy()).__dlpack__()
 
     def __dlpack_device__(self):
         return self.device
