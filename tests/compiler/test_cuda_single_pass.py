@@ -158,6 +158,17 @@ def test_states_beyond_what_carries_hold(place):
         check(place, AFFINE["rotated"][0], (np.inf, 0.0), x, parallel=True)
 
 
+def test_an_infinity_before_factors_that_vanish(place):
+    """The product of a tile's factors is no double; only a zero among them makes NaN of an infinite state."""
+    gates, x = random(16_000, np.float32, 1, 0.01, 0.6), random(16_000, np.float32)
+    x[3] = -np.inf
+    with np.errstate(all="ignore"):
+        check(place, lambda s, x: x[0] * s + x[1], 0.0, (gates, x), parallel=True)
+        check(place, lambda s, x: (0.5 + 0.4 * x) * s + x, 0.0, x, parallel=True)
+        gates[9_000] = 0
+        check(place, lambda s, x: x[0] * s + x[1], 0.0, (-gates, x), parallel=True)
+
+
 def test_the_same_bits_however_blocks_meet(monkeypatch, place):
     x = random((2, 12_000), np.float32)
     x[1, 8000] = np.inf

@@ -3,7 +3,7 @@
 // What is not finite is not reliable: a factor of 0 may have dropped a state, or only have become too small.
 // Called by: join_chunks.cuh and runs.cuh.
 
-constexpr double HUGE_NUMBER = 1e200;
+constexpr double HUGE_NUMBER = 1e200, SMALLEST = 4.9406564584124654e-324;
 
 __device__ __forceinline__ bool is_reliable(double x) { return fabs(x) < HUGE_NUMBER; }
 __device__ __forceinline__ bool is_nan(double x) { return x != x; }
@@ -12,6 +12,13 @@ __device__ __forceinline__ bool is_infinite(double x) { return !is_nan(x) && is_
 struct Carry {
     double matrix[N_MATRIX], rest[N_STATES];
 };
+
+// A product of factors is 0 only if one of them is: a single one that underflows stays nonzero, since 0 would make NaN
+// of an infinite state. So a state that is not finite is known after any number of steps.
+__device__ __forceinline__ double multiply_factors(double a, double b) {
+    const double product = a * b;
+    return product == 0 && a != 0 && b != 0 ? (a < 0) != (b < 0) ? -SMALLEST : SMALLEST : product;
+}
 
 __device__ __forceinline__ double choose_extreme(double a, double b) {
     if (is_nan(a) || is_nan(b)) return a + b;
@@ -46,8 +53,9 @@ __device__ __forceinline__ void append(Carry& total, const Carry& next) {
     apply(next, total.rest, rest);
     if (KIND == AFFINE) {
         double product[N_MATRIX];
+        if (N_MATRIX == 1) product[0] = multiply_factors(next.matrix[0], total.matrix[0]);
 #pragma unroll
-        for (int n = 0; n < N_MATRIX; ++n) {
+        for (int n = 0; n < N_MATRIX && N_MATRIX > 1; ++n) {
             const int row = n / N_STATES, column = n % N_STATES;
             product[n] = 0;
 #pragma unroll
@@ -91,6 +99,11 @@ __device__ __forceinline__ bool is_known(const Carry& carry, const double* after
     return !(is_infinite(carry.matrix[0]) && is_nan(after[0]));
 }
 
+// Whether every step leaves NaN of a state, whatever its factor is.
+__device__ __forceinline__ bool stays_nan(const double* state) {
+    return KIND == AFFINE && N_STATES == 1 && !CAN_DROP && is_nan(state[0]);
+}
+
 // The state after a chunk; false where it has to be found step by step.
 __device__ __forceinline__ bool jump(const Carry& carry, const double* before, double* after) {
     apply(carry, before, after);
@@ -100,6 +113,6 @@ __device__ __forceinline__ bool jump(const Carry& carry, const double* before, d
     const double factor = carry.matrix[0], rest = carry.rest[0];
     if (factor != 0 && is_reliable(factor) && !is_infinite(rest)) return true;
     // A NaN stays one where nothing is dropped; but a product that overflows makes one of a vector of 0, too.
-    const bool stays = is_nan(before[0]) || (is_nan(rest) && is_reliable(factor));
-    return !CAN_DROP && stays && is_nan(after[0] = before[0] + rest);
+    const bool stays = stays_nan(before) || (!CAN_DROP && is_nan(rest) && is_reliable(factor));
+    return stays && is_nan(after[0] = before[0] + rest);
 }

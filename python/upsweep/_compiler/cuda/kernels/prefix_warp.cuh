@@ -62,7 +62,8 @@ __device__ __forceinline__ Carry unpack_carry(const Word* words) {
 __device__ __forceinline__ bool pass(const Call& call, const Word* tile_state, double* state) {
     Carry carry = unpack_carry(tile_state);
     double after[N_STATES];
-    const bool known = tile_state[0] != NOT_COMBINABLE && jump_over(call, TILE_LEVEL, 1, 1, carry, state, after);
+    const bool known = (tile_state[0] != NOT_COMBINABLE || stays_nan(state)) &&
+                       jump_over(call, TILE_LEVEL, 1, 1, carry, state, after);
 #pragma unroll
     for (int s = 0; s < N_STATES; ++s) state[s] = after[s];
     return known;
@@ -308,7 +309,10 @@ struct PrefixWarp {
             poll(round);
         }
         double own[N_STATES];
-        const bool known = fold_plain(round, own) || fold(round, own);
+        // Up to the line's end.
+        const bool is_lost = stays_nan(state) && round.first % of_line != 0 && round.first % of_line + round.n <= of_line;
+        if (is_lost) copy(state, own);
+        const bool known = is_lost || fold_plain(round, own) || fold(round, own);
         advance_lines();
         if (is_followed) poll(Round(round.number + 1, n_tiles));
         bool own_known = true;

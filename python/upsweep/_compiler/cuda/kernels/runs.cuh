@@ -32,7 +32,7 @@ __device__ __forceinline__ double find_number(const Call& call, int level, int b
     double number = IS_SHIFT ? 0 : 1;
 #pragma unroll
     for (int bit = 0; HAS_NUMBER && bit < bits; ++bit) {
-        const double power = call.matrix[level + bit], both = IS_SHIFT ? number + power : number * power;
+        const double power = call.matrix[level + bit], both = IS_SHIFT ? number + power : multiply_factors(number, power);
         number = n >> bit & 1 ? both : number;
     }
     return number;

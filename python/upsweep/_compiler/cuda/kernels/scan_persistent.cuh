@@ -135,7 +135,8 @@ struct TileWorker {
             if (!known && part.steps() > 0) shared_state.n_unknown = 1;
             sync_threads(1, THREADS);
             const unsigned number = round * gridDim.x + blockIdx.x;
-            if (shared_state.n_unknown || !tile_known || load_relaxed(find_tile_state(call, round, blockIdx.x)) == NOT_COMBINABLE) {
+            const bool combinable = load_relaxed(find_tile_state(call, round, blockIdx.x)) != NOT_COMBINABLE;
+            if (shared_state.n_unknown || !tile_known || (!combinable && !stays_nan(before))) {
                 // On copies, so that nothing of the usual way has to lie in memory.
                 const WarpTile same = part;
                 const Fixed same_fixed = fixed;
