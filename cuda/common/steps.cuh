@@ -3,7 +3,7 @@
 // A step turns a state s into a * s + b. Two steps make one; that is what lets a line be scanned in parallel. Taken
 // together they give what they give one by one, but for rounding, as long as every number is finite: a product of gates
 // that underflows or overflows may make a NaN of an infinite state, or of none at all. Whoever finds a state that is
-// not finite therefore takes the steps again in order (scan/tile.cuh).
+// not finite therefore combines steps over all states (common/extended_step.cuh), and complex ones in order.
 #pragma once
 
 #include <cfloat>
@@ -35,6 +35,13 @@ __device__ inline double product(double a, double b) { return a * b; }
 __device__ inline double advance(double a, double s, double b) { return fma(a, s, b); }
 __device__ inline bool is_finite(double v) { return (__double2hiint(v) & 0x7ff00000) != 0x7ff00000; }
 __device__ inline bool is_nan(double v) { return v != v; }
+// Whether a state that is not finite is right, which the product `a` and what was summed up have made of another one.
+// Whatever ends an infinite state leaves a NaN, with products that vanish or overflow too; a NaN ends with a drop alone;
+// and a product is an ordinary number only if all that were multiplied on its way are.
+__device__ inline bool is_right(double a, double before, double after) {
+  if (is_finite(before)) return fabs(a) >= DBL_MIN && is_finite(a);
+  return is_nan(before) || fabs(after) > DBL_MAX;
+}
 // Whether a power of gamma is so far from 0 and from infinity that it keeps infinities as they are.
 __device__ inline bool is_normal(double v) { return fabs(v) >= DBL_MIN && is_finite(v); }
 
@@ -59,6 +66,7 @@ __device__ inline Complex advance(Complex a, Complex s, Complex b) {
 }
 __device__ inline bool is_finite(Complex v) { return is_finite(v.re) && is_finite(v.im); }
 __device__ inline bool is_nan(Complex v) { return is_nan(v.re) && is_nan(v.im); }
+__device__ inline bool is_right(Complex, Complex before, Complex) { return is_nan(before); }
 __device__ inline bool is_normal(Complex v) { return v.im == 0 && is_normal(v.re); }
 __device__ inline Complex shuffle(Complex v, int lane) { return {shuffle(v.re, lane), shuffle(v.im, lane)}; }
 __device__ inline Complex shuffle_up(Complex v, int by, int width) {
@@ -75,6 +83,7 @@ __device__ inline uint64_t product(uint64_t a, uint64_t b) { return a * b; }
 __device__ inline uint64_t advance(uint64_t a, uint64_t s, uint64_t b) { return a * s + b; }
 __device__ inline bool is_finite(uint64_t) { return true; }
 __device__ inline bool is_nan(uint64_t) { return false; }
+__device__ inline bool is_right(uint64_t, uint64_t, uint64_t) { return true; }
 __device__ inline bool is_normal(uint64_t) { return true; }
 __device__ inline uint64_t shuffle(uint64_t v, int lane) {
   return __shfl_sync(0xffffffffu, static_cast<unsigned long long>(v), lane);

@@ -102,7 +102,8 @@ int32_t lines_of_a_warp(int64_t length, int64_t warp_tile, int64_t item, bool al
 // `groups` groups.
 int64_t workspace_of(int64_t tiles, int64_t lanes, int64_t groups, int32_t accumulator) {
   const int64_t step_words = accumulator == UPSWEEP_COMPLEX ? 4 : 2, state_words = accumulator == UPSWEEP_REAL ? 1 : 2;
-  return kCounterBytes + (tiles * lanes * (step_words + state_words) + groups * step_words) * 8;
+  const int64_t extended_words = groups ? 3 * (tiles + groups) : 0;   // ExtendedStep::kWords
+  return kCounterBytes + (tiles * lanes * (step_words + state_words) + groups * step_words + extended_words) * 8;
 }
 
 // Positions of a tile of rounds.
@@ -116,10 +117,10 @@ bool is_persistent(const Plan& plan, Machine machine, int64_t item) {
   return tiles >= int64_t(PersistentTuning::kTilesPerProcessor) * machine.n_processors && tiles < INT32_MAX / 2;
 }
 
-// A state for each tile, and for each round a number of each block, or two, in words of whole warps.
+// For each round a number of each block, or two, in words of whole warps, and what each tile does to any state.
 int64_t persistent_workspace(int64_t tiles, int64_t blocks, bool gated) {
   const int64_t rounds = (tiles + blocks - 1) / blocks, tile_words = (blocks + 31) / 32 * 32 * (gated ? 2 : 1);
-  return kCounterBytes + (tiles + rounds * tile_words) * 8;
+  return kCounterBytes + (3 * tiles + rounds * tile_words) * 8;   // ExtendedStep::kWords
 }
 
 void plan_window(Plan& plan, int32_t accumulator) {

@@ -245,10 +245,12 @@ __global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::k
       const double state_before = state;
       bool finite, any_dropped;
       const double warp_state = shared[turn].before(warp, n_warps, &state, &finite, &any_dropped);
-      if (!finite && !is_nan(state_before))
-        state = finish_tile_in_order(tile, shared[turn], line, p.scan, row, position, 0.0, state_before);
-      else
+      if (!finite && !shared[turn].are_right(n_warps, state_before)) {
+        state = finish_tile_again(tile, shared[turn], line, p.scan, row, position, 0.0,
+                                  [&](const ExtendedStep&) { return state_before; });
+      } else {
         tile.give(line, p.scan, row, position, powers, warp_state, true, lane);
+      }
       line.flush(warp_position, lane);
       edge = next_edge;
     }
@@ -282,7 +284,7 @@ __global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::k
     line.look_aside(from_double<T>(lane ? 0.0 : 1.0), lane);
     Tile<Line, true, true> tile;
     tile.take(line, position, nothing(0.0), powers, true, lane, reach);
-    tile.give(line, p.scan, first, position, powers, nothing(0.0), true, lane);
+    tile.give(line, p.scan, first, position, powers, nothing(0.0), true, lane, reach);
     line.flush(0, lane);
   }
 }

@@ -32,12 +32,12 @@ __device__ inline T* in_block(T* local, int block) {
   return remote;
 }
 
-// What has come for a block: what each tile of its line does, and where they take turns the state before its own.
+// What has come for a block: what each tile of its line does, to any state where one may be wrong that is not finite.
 template <class S>
 struct ClusterSteps {
   Step<S> step[ClusterTuning::kBlocks];
   bool dropped[ClusterTuning::kBlocks];
-  S state;
+  ExtendedStep extended[ClusterTuning::kBlocks];
 
   // To all blocks, by a warp.
   __device__ void send(int tile, Step<S> own, bool drops, int lane) {
@@ -88,14 +88,15 @@ __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, 1) UPSWEEP_CLUSTER
   }
   synchronise_cluster();
   bool not_finite;
-  S state = tile_states.state_before(tile_index, lane, &not_finite);
+  const S state = tile_states.state_before(tile_index, lane, &not_finite);
   if (not_finite && (kGated || !powers.keep)) {
-    // In turn: each takes the state that the tile before really left.
-    for (int turn = 0; turn < tile_index; ++turn) synchronise_cluster();
-    if (tile_index) state = tile_states.state;
-    state = finish_tile<kGated>(tile, shared, line, p, row, position, powers, state, plain);
-    if (threadIdx.x == 0 && tile_index + 1 < kBlocks) in_block(&tile_states, tile_index + 1)->state = state;
-    for (int turn = tile_index; turn + 1 < kBlocks; ++turn) synchronise_cluster();
+    finish_tile_again(tile, shared, line, p, row, position, powers.gamma, [&](const ExtendedStep& own) {
+      using Local = typename Line::Local;
+      if (warp == 0 && lane < kBlocks) in_block(&tile_states, lane)->extended[tile_index] = own;
+      synchronise_cluster();
+      ExtendedStep all;
+      return scan_of_warps<Local>(tile_states.extended, kBlocks, tile_index, lane, &all).template of<Local>(nothing(S()));
+    });
   } else {
     finish_tile<kGated>(tile, shared, line, p, row, position, powers, state, plain);
   }

@@ -167,6 +167,17 @@ struct ColumnPiece {
     }
     return state;
   }
+
+  // What the piece does to any state.
+  __device__ ExtendedStep extended(const Problem& p, int64_t begin, S gamma) const {
+    ExtendedRun<double> run;
+#pragma unroll 1
+    for (int i = 0; i < kSteps; ++i) {
+      if (drop(i) || (i == 0 && begin == 0 && !p.initial.data)) run.begin_with(value(i));
+      else run.add(factor(i, gamma), value(i));
+    }
+    return run.step();
+  }
 };
 
 template <class S>
@@ -189,6 +200,21 @@ struct ColumnSteps {
     }
     return warp_state;
   }
+  // Whether states that are not finite are right all the same; of tiles that drop nothing.
+  __device__ bool are_right(int lane, S state) const {
+    bool right = true;
+#pragma unroll 1
+    for (int w = 0; w < ColumnTuning::kWarps; ++w) {
+      const S after = advance(step[w][lane].a, state, step[w][lane].b);
+      right = right && (is_finite(after) || is_right(step[w][lane].a, state, after));
+      state = after;
+    }
+    return right;
+  }
+};
+// Of a tile of which some columns' states may be wrong that are not finite.
+struct ExtendedColumns {
+  ExtendedStep step[ColumnTuning::kWarps][32];
 };
 
 // 32 columns: those of the innermost axis, counted row by row, so that none wraps into the next row.
@@ -227,22 +253,69 @@ struct ColumnBlock {
   }
 };
 
-// A tile of which some columns' states are not finite: the warps take their pieces in turn. Columns that are finite
-// keep the state that they have, and its bits.
-template <class Piece, class Block, class S>
-__device__ S finish_columns_in_order(const Piece& piece, const Block& block, ColumnSteps<S>& shared, const Problem& p,
-                                     int64_t begin, S warp_state, S state, S state_after, bool in_order) {
+// What the pieces before a thread's own do to any state of its column, and what the tile does.
+struct ExtendedColumn {
+  ExtendedStep before, all;
+};
+template <class Piece>
+__device__ __noinline__ ExtendedColumn reduce_again(const Piece& piece, ExtendedColumns& extended, const Problem& p,
+                                                    int64_t begin, double gamma) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  extended.step[warp][lane] = piece.extended(p, begin, gamma);
+  __syncthreads();
+  ExtendedColumn steps = {ExtendedStep::none<double>(), ExtendedStep::none<double>()};
 #pragma unroll 1
   for (int w = 0; w < ColumnTuning::kWarps; ++w) {
-    if (w == warp)
-      shared.state[lane] =
-          piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, in_order ? state : warp_state);
-    __syncthreads();
-    state = shared.state[lane];
-    __syncthreads();
+    if (w == warp) steps.before = steps.all;
+    steps.all = combine<double>(steps.all, extended.step[w][lane]);
   }
-  return in_order ? state : state_after;
+  return steps;
+}
+template <class Piece, class Block, class S>
+__device__ __noinline__ S finish_piece(const Piece& piece, const Block& block, const Problem& p, int64_t begin, S state) {
+  return piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, state);
+}
+
+// A tile of which some columns' states may be wrong that are not finite, by steps over all states where they are. Columns
+// that are not in doubt keep the state that they have, and its bits. known: called by all threads, and returns the
+// state before the tile; leave: called with the state after it. The functions work on copies, so that nothing of the
+// usual way has to lie in memory.
+template <class Piece, class Block, class S, class Known, class Leave>
+__device__ __forceinline__ void finish_columns_again(const Piece& piece, const Block& block, ColumnSteps<S>& shared,
+                                                     ExtendedColumns& extended, const Problem& p, int64_t begin,
+                                                     S warp_state, bool in_doubt, Known known, Leave leave) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Piece copy = piece;
+  const Block same_block = block;
+  ExtendedColumn steps;
+  // Before the state is known, since others wait for what comes of it.
+  if constexpr (std::is_same_v<S, double>) steps = reduce_again(copy, extended, p, begin, block.gamma);
+  const S state = known();
+  S after = state, own = warp_state;
+  if (in_doubt) {
+    bool finite, any_dropped;
+    own = shared.before(warp, lane, &after, &finite, &any_dropped);
+    in_doubt = !finite && (any_dropped || !shared.are_right(lane, state));
+  }
+  if constexpr (std::is_same_v<S, double>) {
+    if (in_doubt) {
+      own = steps.before.template of<double>(state);
+      after = steps.all.template of<double>(state);
+    }
+    leave(after);
+    finish_piece(copy, same_block, p, begin, own);
+  } else {
+    // The warps take their pieces in turn.
+    S before = state;
+#pragma unroll 1
+    for (int w = 0; w < ColumnTuning::kWarps; ++w) {
+      if (w == warp) shared.state[lane] = finish_piece(copy, same_block, p, begin, in_doubt ? before : own);
+      __syncthreads();
+      before = shared.state[lane];
+      __syncthreads();
+    }
+    leave(in_doubt ? before : after);
+  }
 }
 
 // aligned: every 32 columns begin on a vector's boundary, at each step.
@@ -253,6 +326,7 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
   using Piece = ColumnPiece<Element, kGated, kResets, ColumnTuning::kSteps>;
   constexpr int kWarps = ColumnTuning::kWarps, kSteps = ColumnTuning::kSteps, kTile = kWarps * kSteps;
   __shared__ ColumnSteps<S> shared[2];
+  __shared__ ExtendedColumns extended;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int turn = 0;
   for (int64_t block_index = blockIdx.x; block_index < blocks; block_index += gridDim.x) {
@@ -273,12 +347,15 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
           const S state_before = state;
           bool finite, any_dropped;
           const S warp_state = shared[turn].before(warp, lane, &state, &finite, &any_dropped);
-          const bool in_order = !finite && (kGated || !block.keep) && (any_dropped || !is_nan(state_before));
-          if (__any_sync(0xffffffffu, in_order))
-            state = finish_columns_in_order(piece, block, shared[turn], p, piece_begin, warp_state, state_before, state,
-                                            in_order);
-          else
+          const bool again = !finite && (kGated || !block.keep) &&
+                             (any_dropped || !shared[turn].are_right(lane, state_before));
+          if (__any_sync(0xffffffffu, again)) {
+            finish_columns_again(
+                piece, block, shared[turn], extended, p, piece_begin, warp_state, again,
+                [&] { return state_before; }, [&](S after) { if (again) state = after; });
+          } else {
             piece.template finish<kWhole>(p, block.out, block.index, block.inside, piece_begin, block.gamma, warp_state);
+          }
         };
         // The last step may be the one that leaves the final state.
         if (block.full && begin + kTile < p.length) run(std::true_type());
@@ -330,7 +407,9 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kSpli
   using S = typename Element::State;
   constexpr int kWarps = ColumnTuning::kWarps, kSteps = ColumnTuning::kSplitSteps, kTile = kWarps * kSteps;
   __shared__ ColumnSteps<S> shared;
+  __shared__ ExtendedColumns extended;
   __shared__ S shared_state[32];
+  __shared__ bool found_right[32];   // those that are not finite
   __shared__ uint32_t ticket;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1u;
@@ -375,32 +454,31 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kSpli
       }
       chain.publish_step(tile, step, dropped);
     }
-    shared_state[lane] = chain.state_before_alone(tile, block.begin);
+    shared_state[lane] = chain.state_before_alone(tile, block.begin, &found_right[lane]);
   }
   __syncthreads();
   S state = shared_state[lane];
   bool finite, any_dropped;
-  S warp_state = shared.before(warp, lane, &state, &finite, &any_dropped);
-  bool in_order = !finite && (kGated || !block.keep);
-  // By the tile's step, as a look back over this tile has it: the same bits either way.
-  const bool is_known = warp == 0 && !is_last && !in_order;
-  if (is_known) {
-    const S before = shared_state[lane];
-    chain.publish_state(tile, dropped ? step.b : advance(step.a, before, step.b));
+  const S warp_state = shared.before(warp, lane, &state, &finite, &any_dropped);
+  const S before = shared_state[lane];
+  // The fold may have made a NaN of an infinity.
+  const bool again = !finite && (kGated || !block.keep) &&
+                     (any_dropped || !found_right[lane] || !shared.are_right(lane, before));
+  if (warp == 0 && !is_last && !again) {
+    // By the tile's step, as a look back over this tile has it: the same bits either way. It may lose an infinity.
+    const S after = dropped ? step.b : advance(step.a, before, step.b);
+    chain.publish_state(tile, is_finite(after) ? after : state);
   }
-  if (__any_sync(0xffffffffu, in_order)) {
-    // The fold may have made a NaN of an infinity: take the state that the tile before really left.
-    const S really = tile ? chain.state_after(tile - 1) : block.begin;
-    if (in_order && is_nan(really) && !any_dropped) {
-      warp_state = state = really;
-      in_order = false;
-    }
-    state = finish_columns_in_order(piece, block, shared, p, begin, warp_state, really, state, in_order);
+  if (__any_sync(0xffffffffu, again)) {
+    // The state that the tile before really left; and at once the one after this tile, which the next one waits for.
+    finish_columns_again(
+        piece, block, shared, extended, p, begin, warp_state, again,
+        [&] { return again && tile ? chain.state_after(tile - 1) : block.begin; },
+        [&](S after) { if (warp == 0 && !is_last && again) chain.publish_state(tile, after); });
   } else {
     if (whole) piece.template finish<true>(p, block.out, block.index, block.inside, begin, block.gamma, warp_state);
     else piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, warp_state);
   }
-  if (warp == 0 && !is_last && !is_known) chain.publish_state(tile, state);
 }
 
 }  // namespace upsweep

@@ -22,6 +22,7 @@ struct WarpSteps {
   Step<S> step[kWarps];
   bool dropped[kWarps];
   S state;                         // passed from warp to warp when steps are processed in order
+  ExtendedStep extended[kWarps];   // when a state may be wrong that is not finite
 
   // What all of the tile does.
   __device__ Step<S> all(int n_warps, bool* any_dropped) const {
@@ -50,17 +51,87 @@ struct WarpSteps {
     }
     return warp_state;
   }
+  // Whether states that are not finite are right all the same; of tiles that drop nothing.
+  __device__ bool are_right(int n_warps, S state) const {
+    bool right = true;
+#pragma unroll 1
+    for (int w = 0; w < n_warps; ++w) {
+      const S after = advance(step[w].a, state, step[w].b);
+      right = right && (is_finite(after) || is_right(step[w].a, state, after));
+      state = after;
+    }
+    return right;
+  }
 };
 
-// A tile whose states are not finite, by all warps in turn; returns the state after it.
-template <class T, class Line, class S, int kWarps>
-__device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line, const Problem& p,
-                                  int64_t row, int position, S gamma, S state) {
+// What the runs before a lane's own do to any state, and what the tile does.
+struct ExtendedTile {
+  ExtendedStep before, all;
+};
+template <class T, class Line, int kWarps>
+__device__ __noinline__ ExtendedTile reduce_again(const T& tile, WarpSteps<double, kWarps>& shared, const Line& line,
+                                                  const Problem& p, int position, double gamma) {
+  using Local = typename Line::Local;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+  ExtendedStep of_warp, of_tile;
+  const ExtendedStep before = T::extended_before(tile, line, p, position, gamma, lane, 0, 32, 32, &of_warp);
+  if (lane == 0) shared.extended[warp] = of_warp;
+  __syncthreads();
+  const ExtendedStep before_warp = scan_of_warps<Local>(shared.extended, n_warps, warp, lane, &of_tile);
+  return {combine<Local>(before_warp, before), of_tile};
+}
+template <class T, class Line>
+__device__ __noinline__ double walk_again(const T& tile, const Line& line, const Problem& p, int64_t row, int position,
+                                          double gamma, const ExtendedTile& steps, double state) {
+  using Local = typename Line::Local;
+  T::walk_in_order(tile, line, p, row, position, gamma, steps.before.of<Local>(state));
+  return steps.all.of<Local>(state);
+}
+
+// A tile whose states may be wrong that are not finite, by steps over all states; returns the state after it. known:
+// called by all threads with what the tile does, and returns the state before it; it may synchronise the block. The
+// functions work on copies, so that nothing of the usual way has to lie in memory.
+template <class T, class Line, int kWarps, class Known>
+__device__ __forceinline__ double finish_tile_again(const T& tile, WarpSteps<double, kWarps>& shared, const Line& line,
+                                                    const Problem& p, int64_t row, int position, double gamma,
+                                                    Known known) {
+  const T copy = tile;
+  const Line same_line = line;
+  const ExtendedTile steps = reduce_again(copy, shared, same_line, p, position, gamma);
+  return walk_again(copy, same_line, p, row, position, gamma, steps, known(steps.all));
+}
+// The same where the state before the tile is known and infinite, and nothing is dropped.
+template <class T, class Line, int kWarps>
+__device__ __noinline__ double finish_tile_of_infinite(const T& tile, WarpSteps<double, kWarps>& shared,
+                                                       const Line& line, const Problem& p, int64_t row, int position,
+                                                       double gamma, double state) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+  uint32_t of_warp, before = kSame, all = kSame;
+  const uint32_t before_lane = T::table_before(tile, line, position, gamma, lane, &of_warp);
+  if (lane == 0) shared.extended[warp].form = static_cast<uint16_t>(of_warp);
+  __syncthreads();
+  for (int w = 0; w < n_warps; ++w) {
+    if (w == warp) before = all;
+    all = combine_tables(all, shared.extended[w].form);
+  }
+  const uint32_t class_before = class_of(state);
+  T::walk_in_order(tile, line, p, row, position, gamma,
+                   number_of_class(look_up(combine_tables(before, before_lane), class_before)));
+  return number_of_class(look_up(all, class_before));
+}
+// Complex states: by all warps in turn.
+template <class T, class Line, int kWarps, class Known>
+__device__ __forceinline__ Complex finish_tile_again(const T& tile, WarpSteps<Complex, kWarps>& shared,
+                                                     const Line& line, const Problem& p, int64_t row, int position,
+                                                     Complex gamma, Known known) {
+  const T copy = tile;
+  const Line same_line = line;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  Complex state = known(ExtendedStep());
 #pragma unroll 1
   for (int w = 0; w < blockDim.x / 32; ++w) {
     if (w == warp) {
-      const S after = tile.finish_in_order(line, p, row, position, gamma, state, lane, 0, 32, true);
+      const Complex after = T::in_turn(copy, same_line, p, row, position, gamma, state, lane, 0, 32, true);
       if (lane == 0) shared.state = after;
     }
     __syncthreads();
@@ -68,6 +139,11 @@ __device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, c
     __syncthreads();
   }
   return state;
+}
+template <class T, class Line, int kWarps, class Known>
+__device__ uint64_t finish_tile_again(const T&, WarpSteps<uint64_t, kWarps>&, const Line&, const Problem&, int64_t, int,
+                                      uint64_t, Known) {
+  return 0;   // integers are all finite
 }
 
 // A tile of which every warp's step is in `shared`, from the state before it; returns the one after it.
@@ -78,8 +154,17 @@ __device__ __forceinline__ S finish_tile(const T& tile, WarpSteps<S, kWarps>& sh
   const S state_before = state;
   bool finite, any_dropped;
   const S warp_state = shared.before(threadIdx.x / 32, blockDim.x / 32, &state, &finite, &any_dropped);
-  if (!finite && (kGated || !powers.keep) && (any_dropped || !is_nan(state_before)))
-    return finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state_before);
+  if (!finite && (kGated || !powers.keep) && (any_dropped || !shared.are_right(blockDim.x / 32, state_before))) {
+    if constexpr (!T::kDrops && std::is_same_v<S, double>) {
+      if (!is_finite(state_before)) {
+        const T copy = tile;
+        const Line same_line = line;
+        return finish_tile_of_infinite(copy, shared, same_line, p, row, position, powers.gamma, state_before);
+      }
+    }
+    return finish_tile_again(tile, shared, line, p, row, position, powers.gamma,
+                             [&](const ExtendedStep&) { return state_before; });
+  }
   tile.give(line, p, row, position, powers, warp_state, plain, threadIdx.x % 32);
   return state;
 }
@@ -240,17 +325,23 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
   __syncthreads();
   S state = state_before;
   bool finite, any_dropped;
-  S warp_state = shared.before(warp, n_warps, &state, &finite, &any_dropped);
-  bool in_order = !finite && (kGated || !powers.keep);
-  if (in_order) {
-    // The fold may have made a NaN of an infinity: take the state that the tile before really left.
-    state = tile_index ? chain.state_after(tile_index - 1) : nothing(S());
-    in_order = any_dropped || !is_nan(state);
-    warp_state = state;
+  const S warp_state = shared.before(warp, n_warps, &state, &finite, &any_dropped);
+  if (!finite && (kGated || !powers.keep)) {
+    // The fold may have made a NaN of an infinity. `published` is known to the first warp.
+    state = finish_tile_again(tile, shared, line, p, row, position, powers.gamma, [&](const ExtendedStep& step) {
+      if (warp == 0) {
+        const S before = chain.template state_before_again<typename Line::Local>(tile_index, step, is_last || published, lane);
+        if (lane == 0) state_before = before;
+      }
+      __syncthreads();
+      return state_before;
+    });
+    if (threadIdx.x == 0 && !is_last && !published && chain.hands_on_state(tile_index))
+      chain.publish_state(tile_index, state);
+  } else {
+    if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
+    tile.give(line, p, row, position, powers, warp_state, plain, lane);
   }
-  if (in_order) state = finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state);
-  if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
-  if (!in_order) tile.give(line, p, row, position, powers, warp_state, plain, lane);
   if (p.writes) line.flush(warp_position, plain, lane);
 }
 
@@ -284,7 +375,7 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kPackedBl
     const bool plain = line.whole(0, 32 * Line::kVec);
     Tile<Line, kGated, true> tile;
     tile.take(line, position, nothing(0.0), powers, plain, lane, reach);
-    tile.give(line, p, first, position, powers, nothing(0.0), plain, lane);
+    tile.give(line, p, first, position, powers, nothing(0.0), plain, lane, reach);
     line.flush(0, plain, lane);
   }
 }
@@ -312,7 +403,7 @@ __global__ void __launch_bounds__(LineTuning::kShortWarps * 32, LineTuning::kSho
     if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), Line::kVec, lane, width, 1);
     tile.template reduce<false>(line, position, powers, lane, base, width);
     tile.hide_elements();
-    tile.template finish<false>(line, p, row, position, powers, nothing(S()), lane, base, width, inside);
+    tile.template finish<false>(line, p, row, position, powers, nothing(S()), lane, base, width, 32, inside);
   }
 }
 

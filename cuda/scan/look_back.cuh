@@ -11,12 +11,10 @@
 // ones before the launch.
 #pragma once
 
+#include "common/extended_step.cuh"
 #include "scan/problem.hpp"
-#include "common/steps.cuh"
 
 namespace upsweep {
-
-typedef unsigned long long Word;
 
 constexpr Word kInvalid = ~0ull;
 constexpr Word kResetWord = ~1ull;                    // in place of a multiplier
@@ -144,12 +142,15 @@ struct Chain {
   }
 
   // The state before `tile`, by a lane on its own, from the nearest state that is there and the steps since. These are processed in order,
-  // as they were for that state, so the bits do not depend on which one it is.
-  __device__ S state_before_alone(int64_t tile, S initial) const {
+  // as they were for that state, so the bits do not depend on which one it is. right: a state that is not finite is
+  // right all the same.
+  __device__ S state_before_alone(int64_t tile, S initial, bool* right) const {
     constexpr int kWindow = 4;
     S state_before = initial;
     bool ready = tile == 0;
+    *right = true;
     while (!ready) {
+      bool finite = true;          // or no worse than before
       Word state[kWindow][M::kStateWords], step[kWindow][M::kStepWords];
 #pragma unroll
       for (int i = 0; i < kWindow; ++i) {
@@ -176,13 +177,16 @@ struct Chain {
         for (int k = 0; k < M::kStateWords; ++k) is_state = is_state && state[i][k] != kInvalid;
         const Step<S> next = M::unpack(step[i], &drop);
         ready = ready && is_step;
-        state_before = drop ? next.b : advance(next.a, state_before, next.b);
+        const S after = drop ? next.b : advance(next.a, state_before, next.b);
+        finite = finite && (is_finite(after) || (!drop && is_right(next.a, state_before, after)));
+        state_before = after;
         if (is_state) {
           state_before = M::unpack(state[i]);
-          ready = true;
+          ready = finite = true;
         }
       }
       if (!ready) __nanosleep(100);
+      *right = finite;
     }
     return state_before;
   }
@@ -223,15 +227,83 @@ __device__ Step<S> fold(const Word* tile_words, int n, int lane, bool* dropped) 
   return {shuffle(step.a, 31), shuffle(step.b, 31)};
 }
 
+__device__ inline void publish_extended(Word* to, const ExtendedStep& step) {
+  Word w[ExtendedStep::kWords];
+  pack(step, w);
+#pragma unroll
+  for (int k = 0; k < ExtendedStep::kWords; ++k) store_relaxed(to + k, w[k]);
+}
+
 // For the tiles of a line, by a whole warp of each.
+//
+// A tile whose states are not finite, and may be wrong, publishes what it does to any state and not the state after it;
+// the last one of a group then passes on what its group does to any state. So of each tile, and of each group's last
+// one, there is one or the other, and which one depends on the data alone. They say again what the state before a tile is.
 template <class S>
 struct LineChain : Chain<S> {
   using M = TileState<S>;
-  Word* groups;
+  Word *groups, *extended, *extended_groups;
 
   __device__ LineChain(const Workspace& w, int64_t chains, int64_t chain, int64_t tiles)
       : Chain<S>(w, chains, chain, tiles, 1, 0) {
-    groups = w.tile_words + chains * tiles * (M::kStepWords + M::kStateWords) + chain * groups_of(tiles) * M::kStepWords;
+    constexpr int kWords = ExtendedStep::kWords;
+    const int64_t n_groups = groups_of(tiles);
+    Word* const all_groups = w.tile_words + chains * tiles * (M::kStepWords + M::kStateWords);
+    Word* const all_extended = all_groups + chains * n_groups * M::kStepWords;
+    groups = all_groups + chain * n_groups * M::kStepWords;
+    extended = all_extended + chain * tiles * kWords;
+    extended_groups = all_extended + (chains * tiles + chain * n_groups) * kWords;
+  }
+  // The state after the last tile of a family is what the next one begins from.
+  static __device__ bool hands_on_state(int64_t tile) { return tile % kFamily == kFamily - 1; }
+
+  // What the steps of n tiles, or of the groups that they are the last of, do to any state; by a warp. states, apart: where
+  // the states after these tiles may be found instead.
+  template <class Local>
+  static __device__ __noinline__ ExtendedStep fold_again(const Word* states, int64_t apart, const Word* from, int n,
+                                                         int lane) {
+    ExtendedStep step = ExtendedStep::none<Local>(), all;
+    if (lane < n) {
+      const Word* const state_at = states + lane * apart;
+      bool ready = false;
+      while (!ready) {
+        const Word state = load_relaxed(state_at);
+        Word w[ExtendedStep::kWords];
+        bool complete = true;
+#pragma unroll
+        for (int k = 0; k < ExtendedStep::kWords; ++k) {
+          w[k] = load_relaxed(from + lane * ExtendedStep::kWords + k);
+          complete = complete && w[k] != kInvalid;
+        }
+        if (complete) step = unpack_extended(w);
+        else if (state != kInvalid) step = ExtendedStep::reset_to(number_of(state));
+        else __nanosleep(32);
+        ready = complete || state != kInvalid;
+      }
+    }
+    __syncwarp();
+    scan_of_extended<Local>(step, lane, 0, 32, 32, &all);
+    return all;
+  }
+  // The state before `tile`, which does `own` to any state; by a warp.
+  // knows_state: the state after it is published, or there is no other tile.
+  template <class Local>
+  __device__ S state_before_again(int64_t tile, const ExtendedStep& own, bool knows_state, int lane) const {
+    if constexpr (!std::is_same_v<S, double>) {
+      return tile ? this->state_after(tile - 1) : nothing(S());
+    } else {
+      constexpr int kWords = ExtendedStep::kWords;
+      const int64_t group = tile / kGroup, first_group = group / kGroup * kGroup;
+      if (lane == 0 && !knows_state) publish_extended(extended + tile * kWords, own);
+      const ExtendedStep since =
+          fold_again<Local>(this->states + group * kGroup, 1, extended + group * kGroup * kWords, tile % kGroup, lane);
+      if (tile % kGroup == kGroup - 1 && lane == 0 && !knows_state)
+        publish_extended(extended_groups + group * kWords, combine<Local>(since, own));
+      const ExtendedStep before = fold_again<Local>(this->states + first_group * kGroup + kGroup - 1, kGroup,
+                                                    extended_groups + first_group * kWords, group % kGroup, lane);
+      const double state = first_group ? this->state_after(first_group * kGroup - 1) : nothing(S());
+      return since.of<Local>(before.of<Local>(state));
+    }
   }
 
   // The state before `tile`, which does `own`, and drops. Passes on what its group does if it is the last of it.

@@ -130,7 +130,8 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
   constexpr int kWarps = Shape::kWarps, kThreads = kWarps * 32, kWarpTile = 32 * Line::kVec;
   constexpr int kStages = Shape::kStages, kAhead = PersistentTuning::kAhead, kPending = kAhead + 1;
   constexpr bool kHalves = Line::kSubruns == 2, kHasWhole = sizeof(T) >= 4;
-  constexpr int kAll = kThreads + 64, kAmongScanning = 1, kWithOthers = 2;   // threads that meet; barriers
+  // Threads that meet; barriers.
+  constexpr int kAll = kThreads + 64, kAmongScanning = 1, kWithOthers = 2, kWithPrefix = 3;
   __shared__ PersistentLines<Line, kStages + 1> lines;
   __shared__ BlockPowers<double> powers;
   __shared__ double warps_doubled[5];                // factors of 1, 2, 4, ... warps
@@ -140,8 +141,8 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
   __shared__ double before[kPending][kGated ? 2 : 1][kThreads];
   __shared__ double first[kPending][kHalves && kGated ? 2 : 1][kHalves ? kThreads : 1];
   __shared__ double state_of_tile[2];
-  __shared__ bool tile_in_order[2];
-  __shared__ double state_of_warp;                       // from warp to warp when steps are processed in order
+  __shared__ Request requests[2];
+  __shared__ ExtendedStep extended[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t all_tiles = static_cast<uint32_t>(p.lines) * tiles;
   // Those with a tile of this block.
@@ -177,13 +178,13 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     PrefixWarp<kGated> folding(tile_states, all_tiles, tiles, tile_factor, !kGated && is_normal(gamma_powers.most), lane);
     folding.poll(0);
     for (int round = 0; round < rounds; ++round)
-      folding.fold(round, round + 1 == rounds, [&](double state, bool in_order) {
-        if (folding.has_own()) {
-          state_of_tile[round & 1] = state;
-          tile_in_order[round & 1] = in_order;
-        }
-        named_barrier<kAll>(kWithOthers);
-      });
+      folding.template fold<typename Line::Local>(
+          round, round + 1 == rounds, [&](double state, Request request, bool is_answer) {
+            if (folding.has_own()) state_of_tile[round & 1] = state;
+            if (!is_answer && lane == 0) requests[round & 1] = request;
+            if (is_answer) named_barrier<kThreads + 32>(kWithPrefix);
+            else named_barrier<kAll>(kWithOthers);
+          });
     return;
   }
   if (warp == kWarps + 1) {
@@ -268,17 +269,35 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
   double warps_factor = 1.0;
   if (!kGated)
     for (int i = 0; i < warp; ++i) warps_factor *= powers.group;
-  const auto scan_in_order = [&](int round, const TileOfWarp& tile, const Line& line, int64_t row, double state) {
-    for (int turn = 0; turn < kWarps; ++turn) {
-      if (turn == warp) {
-        const double after = tile.finish_in_order(line, p, row, position, powers.gamma, state, lane, 0, 32, true);
-        if (lane == 0) state_of_warp = after;
-      }
-      named_barrier<kThreads>(kAmongScanning);
-      state = state_of_warp;
-      named_barrier<kThreads>(kAmongScanning);
-    }
-    if (threadIdx.x == 0) store_relaxed(tile_states.states + (int64_t(round) * gridDim.x + blockIdx.x), word_of(state));
+  const auto extended_of = [&](int round) {
+    return tile_states.extended + (int64_t(round) * gridDim.x + blockIdx.x) * ExtendedStep::kWords;
+  };
+  const auto scan_infinite = [&](int round, const TileOfWarp& tile, const Line& line, int64_t row) {
+    uint32_t of_warp, of_tile;
+    const uint32_t before_lane = TileOfWarp::table_before(tile, line, position, powers.gamma, lane, &of_warp);
+    if (lane == 0) extended[warp].form = static_cast<uint16_t>(of_warp);
+    named_barrier<kThreads>(kAmongScanning);
+    const uint32_t tables = scan_of_tables(lane < kWarps ? extended[lane % kWarps].form : kSame, lane, &of_tile);
+    const uint32_t before_warp = __shfl_sync(0xffffffffu, tables, warp);
+    if (threadIdx.x == 0) store_relaxed(extended_of(round), of_tile);
+    named_barrier<kThreads + 32>(kWithPrefix);
+    const uint32_t class_before = class_of(state_of_tile[round & 1]);
+    TileOfWarp::walk_in_order(tile, line, p, row, position, powers.gamma,
+                              number_of_class(look_up(combine_tables(before_warp, before_lane), class_before)));
+  };
+  const auto scan_again = [&](int round, const TileOfWarp& tile, const Line& line, int64_t row) {
+    using Local = typename Line::Local;
+    ExtendedStep of_warp, of_tile;
+    const ExtendedStep step =
+        TileOfWarp::extended_before(tile, line, p, position, powers.gamma, lane, 0, 32, 32, &of_warp);
+    if (lane == 0) extended[warp] = of_warp;
+    named_barrier<kThreads>(kAmongScanning);
+    const ExtendedStep before_warp = scan_of_warps<Local>(extended, kWarps, warp, lane, &of_tile);
+    if (threadIdx.x == 0) publish_extended(extended_of(round), of_tile);
+    named_barrier<kThreads + 32>(kWithPrefix);
+    const double state = state_of_tile[round & 1];
+    TileOfWarp::walk_in_order(tile, line, p, row, position, powers.gamma,
+                              step.of<Local>(before_warp.of<Local>(state)));
   };
   const auto tile_of = [&](int round, const Line& line, int64_t row, bool plain) {
     const double initial = initial_before(line, row);
@@ -303,17 +322,17 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     Line line;
     if (!is_whole) line = line_of(round);
     named_barrier<kAll>(kWithOthers);
-    const double state = state_of_tile[round & 1];
-    const bool in_order = tile_in_order[round & 1];
-    const double state_of_warp_run = advance(to_warp.a, state, to_warp.b);
-    if (is_whole && !in_order) {
+    const Request request = requests[round & 1];
+    const double state_of_warp_run = advance(to_warp.a, state_of_tile[round & 1], to_warp.b);
+    if (is_whole && request == kNoRequest) {
       const double begin = advance(to_lane.a, state_of_warp_run, to_lane.b);
       const double end = Whole::walk(base_of(round), powers.gamma, begin);
-      // As in Tile::finish().
-      if ((kGated || !powers.keep) &&
-          __ballot_sync(0xffffffffu, !(is_finite(begin) && is_finite(end)) && !is_nan(state_of_warp_run))) {
+      // As in Tile::finish(): a lane's run is in order from its begin on.
+      if ((kGated || !powers.keep) && __any_sync(0xffffffffu, !(is_finite(begin) && is_finite(end))) &&
+          __any_sync(0xffffffffu, !(is_finite(begin) && is_finite(end)) && !is_right(to_lane.a, state_of_warp_run, begin))) {
         const Line same = again(round);
-        tile_of(round, same, row, true).finish_in_order(same, p, row, position, powers.gamma, state_of_warp_run, lane, 0, 32, true);
+        tile_of(round, same, row, true)
+            .finish_again(same, p, row, position, powers.gamma, state_of_warp_run, lane, 0, 32, 32, true);
       }
       Whole::flush(out, base_of(round), lane);
       return;
@@ -321,7 +340,8 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     if (is_whole) line = again(round);
     const bool plain = is_plain(line, p, warp_position, kWarpTile);
     const TileOfWarp tile = tile_of(round, line, row, plain);
-    if (in_order) scan_in_order(round, tile, line, row, state);
+    if (request == kRequestTables) scan_infinite(round, tile, line, row);
+    else if (request == kRequestSteps) scan_again(round, tile, line, row);
     else tile.give(line, p, row, position, powers, state_of_warp_run, plain, lane);
     if (p.writes) line.flush(warp_position, plain, lane);
     else __syncwarp();   // before the next copies come into this stage

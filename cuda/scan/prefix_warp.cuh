@@ -28,16 +28,17 @@ __device__ inline Step<double> scan_of_lanes(Step<double> step, const double* do
 }
 
 // The tile states of rounds: of each round a number from every block, or two where factors are data, contiguous for the
-// lanes of a warp that takes `each` neighbours a lane; and of each tile whose states are not finite the one after it.
+// lanes of a warp that takes `each` neighbours a lane; and of the tiles of a round in which a state may be wrong that is
+// not finite what each does to any state.
 template <bool kGated>
 struct PersistentTileStates {
   static constexpr int kWords = kGated ? 2 : 1;
-  Word *steps, *states;
+  Word *steps, *extended;
   int blocks, each;                // in a round; tile states of a lane
 
   __device__ PersistentTileStates(const Workspace& w, uint32_t all_tiles)
       : steps(w.tile_words), blocks(gridDim.x), each((gridDim.x + 31) / 32) {
-    states = of_round((all_tiles + blocks - 1) / blocks);
+    extended = of_round((all_tiles + blocks - 1) / blocks);
   }
   __device__ Word* of_round(int round) const { return steps + int64_t(round) * kWords * each * 32; }
   __device__ void store_step(int round, Step<double> step) const {
@@ -46,6 +47,9 @@ struct PersistentTileStates {
     if (kGated) store_relaxed(to + each * 32, word_of(step.a));
   }
 };
+
+// What a round needs of its tiles where a state may be wrong that is not finite.
+enum Request { kNoRequest, kRequestSteps, kRequestTables };
 
 // The warp that folds: the states before a block's own tiles, round by round.
 template <bool kGated>
@@ -92,10 +96,10 @@ struct PrefixWarp {
     return __all_sync(0xffffffffu, all);
   }
 
-  // Finds the state before the block's own tile of a round, and the one after the round. tell(state, in_order) is called
-  // once, by all lanes: with the state that is in the lane which has the tile, and whether the tile's steps have to be
-  // taken one after the other.
-  template <class Broadcast>
+  // Finds the state before the block's own tile of a round, and the one after the round. broadcast(state, request,
+  // is_answer) is called by all lanes, with the state in the lane which has the tile: once, or first with a request, upon
+  // which all blocks publish what their tiles of the round do to any state, or to infinite ones.
+  template <class Local, class Broadcast>
   __device__ void fold(int round, bool is_last, Broadcast broadcast) {
     while (!is_complete()) poll(round);
     double tile_b[kEach], tile_a[kEach];
@@ -136,49 +140,62 @@ struct PrefixWarp {
       finite = finite && is_finite(state);
     }
     if (!keeps && !__all_sync(0xffffffffu, finite)) {
-      in_order(round, n, begins, tile_a, tile_b, broadcast);
+      // The fold may have made a NaN of an infinity. NaN stays NaN where no line begins.
+      States states = {carry, carry};
+      if (droppers || !is_nan(carry)) {
+        const bool has_tables = !droppers && !is_finite(carry);
+        const Word* const from =
+            tile_states.extended + (int64_t(round) * tile_states.blocks + lane * tile_states.each) * ExtendedStep::kWords;
+        broadcast(carry, has_tables ? kRequestTables : kRequestSteps, false);
+        states = has_tables ? fold_tables(from, n, lane, own, carry) : fold_steps<Local>(from, n, lane, own, carry);
+        broadcast(states.own, kNoRequest, true);
+      } else {
+        broadcast(carry, kNoRequest, false);
+      }
+      carry = states.after;
       return;
     }
-    broadcast(own_state, false);
+    broadcast(own_state, kNoRequest, false);
     // After the last lane that has a tile.
     carry = shuffle(state, min(31, (min(tile_states.blocks, present(round) + lane * tile_states.each) - 1) / tile_states.each));
   }
 
-  // Where a fold may have made a NaN of an infinity: tile after tile. A tile after which a state is not finite takes
-  // its steps one after the other, and tells what it leaves.
-  template <class Broadcast>
-  __device__ void in_order(int round, int n, uint32_t begins, const double (&tile_a)[kEach],
-                           const double (&tile_b)[kEach], Broadcast broadcast) {
-    double state = carry;
-    for (int block = 0; block < tile_states.blocks; ++block) {
-      const int source = block / tile_states.each, i = block % tile_states.each;
-      double step_a = 1.0, step_b = -0.0;
-      bool first = false;
+  // The state before a block's own tile, and the one after the round.
+  struct States {
+    double own, after;
+  };
+  // From what all tiles do to any state. A line's first tile drops the state of the line before it. It takes no more
+  // than values, so that the usual way has all that it needs in registers.
+  template <class Local>
+  static __device__ __noinline__ States fold_steps(const Word* from, int n, int lane, int own, double carry) {
+    constexpr int kWords = ExtendedStep::kWords;
+    Word w[kEach][kWords];
+    wait_for<kEach, kWords>(from, n, kWords, w);
+    ExtendedStep step = ExtendedStep::none<Local>(), before_own = step, all;
 #pragma unroll
-      for (int j = 0; j < kEach; ++j) {
-        if (j != i || j >= n) continue;
-        step_a = tile_a[j];
-        step_b = tile_b[j];
-        first = begins >> j & 1;
-      }
-      const bool exists = shuffle(double(i < n), source) != 0;
-      if (!exists) break;
-      step_a = shuffle(step_a, source);
-      step_b = shuffle(step_b, source);
-      first = shuffle(double(first), source) != 0;
-      if (first) state = -0.0;
-      const double after = advance(first ? 1.0 : step_a, state, step_b);
-      const bool slow = !is_finite(after) && !is_nan(state);
-      if (block == blockIdx.x) broadcast(state, slow);
-      if (!slow) {
-        state = after;
-        continue;
-      }
-      Word w[1][1];
-      wait_for<1, 1>(tile_states.states + (int64_t(round) * tile_states.blocks + block), 1, 0, w);
-      state = number_of(w[0][0]);
+    for (int i = 0; i < kEach; ++i) {
+      if (i >= n) break;
+      if (i == own) before_own = step;
+      step = combine<Local>(step, unpack_extended(w[i]));
     }
-    carry = state;
+    __syncwarp();
+    const ExtendedStep before = scan_of_extended<Local>(step, lane, 0, 32, 32, &all);
+    return {before_own.of<Local>(before.of<Local>(carry)), all.of<Local>(carry)};
+  }
+  // From what they do to infinite states, where no line begins.
+  static __device__ __noinline__ States fold_tables(const Word* from, int n, int lane, int own, double carry) {
+    Word w[kEach][1];
+    wait_for<kEach, 1>(from, n, ExtendedStep::kWords, w);
+    uint32_t table = kSame, before_own = kSame, all;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (i >= n) break;
+      if (i == own) before_own = table;
+      table = combine_tables(table, static_cast<uint32_t>(w[i][0]));
+    }
+    __syncwarp();
+    const uint32_t before = scan_of_tables(table, lane, &all), c = class_of(carry);
+    return {number_of_class(look_up(combine_tables(before, before_own), c)), number_of_class(look_up(all, c))};
   }
 };
 

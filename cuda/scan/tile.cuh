@@ -9,9 +9,11 @@
 // The line's initial state is the lane's own that holds the first element, not the group's: `begin` is what its run
 // starts from. The state before the first tile is then one that adds nothing.
 //
-// States that are not finite: see common/steps.cuh. A lane whose results are not finite makes its warp take them in order.
+// States that are not finite: see common/steps.cuh. Where such a lane's state may be wrong, its warp combines what its
+// lanes do again, as steps over all states (common/extended_step.cuh).
 #pragma once
 
+#include "common/extended_step.cuh"
 #include "common/line_access.cuh"
 #include "common/steps.cuh"
 
@@ -78,6 +80,7 @@ struct Tile {
   using Local = typename Line::Local;
   using Raw = typename Line::Raw;
   static constexpr int kVec = Line::kVec, kPer = Line::kPer, kVectors = kVec / kPer, kSubruns = Line::kSubruns;
+  static constexpr bool kDrops = kResets;
 
   // The lane's elements, unless they are read from shared memory, a vector at a time, whenever they are wanted.
   Raw x[Line::kHeld ? kVec : 1];
@@ -142,7 +145,8 @@ struct Tile {
     begin = nothing(S());
   }
 
-  // What a lane's sub-run does. Elements before the line's first are passed over: gamma would change an initial state.
+  // What a lane's sub-run does, its product since the last drop. Elements before the line's first are passed over: gamma
+  // would change an initial state.
   template <bool kWhole>
   __device__ Step<S> step_of(const Line& line, int position, Local gamma, S gamma_sub, int sub) const {
     constexpr int kSubVectors = kVectors / kSubruns;
@@ -155,7 +159,7 @@ struct Tile {
         const int i = j * kPer + e;
         const Local by = v.factor(e, gamma), next = drop(i) ? v.x[e] : advance(by, b_all, v.x[e]);
         b_all = !kWhole && !kGated && i < start ? b_all : next;
-        if constexpr (kGated) a_all = drop(i) ? zero(Local()) : product(by, a_all);
+        if constexpr (kGated) a_all = drop(i) ? one(Local()) : product(by, a_all);
       }
     }
     Step<S> step = {kGated ? convert<S>(a_all) : gamma_sub, convert<S>(b_all)};
@@ -168,7 +172,7 @@ struct Tile {
           const Vector v = vector(line, position, j);
 #pragma unroll
           for (int e = 0; e < kPer; ++e)
-            step.a = drop(j * kPer + e) ? zero(S()) : product(convert<S>(v.a[e]), step.a);
+            step.a = drop(j * kPer + e) ? one(S()) : product(convert<S>(v.a[e]), step.a);
         }
       }
     }
@@ -236,9 +240,9 @@ struct Tile {
   }
   template <class P>
   __device__ void give(const Line& line, const Problem& p, int64_t row, int position, const P& powers,
-                       S state, bool plain, int lane) const {
-    if (Line::kSimple || plain) finish<true>(line, p, row, position, powers, state, lane, 0, 32);
-    else finish<false>(line, p, row, position, powers, state, lane, 0, 32);
+                       S state, bool plain, int lane, int reach = 32) const {
+    if (Line::kSimple || plain) finish<true>(line, p, row, position, powers, state, lane, 0, 32, reach);
+    else finish<false>(line, p, row, position, powers, state, lane, 0, 32, reach);
   }
 
   // Between reduce() and finish(): see hide().
@@ -298,7 +302,7 @@ struct Tile {
   // Writes the results of all elements, given the state before the group's first.
   template <bool kPlain, class P>
   __device__ void finish(const Line& line, const Problem& p, int64_t row, int position, const P& powers,
-                         S state, int lane, int base, int width, bool writes = true) const {
+                         S state, int lane, int base, int width, int reach = 32, bool writes = true) const {
     S s = before.b;
     if (!(kResets && dropped_before)) s = advance(kGated ? before.a : powers.lane_power(lane), state, s);
     if (line.begins(position)) s = begin;
@@ -308,37 +312,99 @@ struct Tile {
       // Without a drop a state that is not finite stays so up to the run's end. What it does before a drop inside the
       // run was processed in order, from a state that is looked at here.
       const bool finite = is_finite(convert<S>(last)) && is_finite(s);
-      const bool known = is_nan(state) && !kResets;   // a NaN stays one
-      const uint32_t group = (width == 32 ? 0xffffffffu : (1u << width) - 1u) << base;
-      const uint32_t spoilt = __ballot_sync(0xffffffffu, !finite && !known);
-      if (spoilt)
-        finish_in_order(line, p, row, position, powers.gamma, state, lane, base, width, writes && (spoilt & group));
+      uint32_t spoilt = __ballot_sync(0xffffffffu, !finite);
+      if (spoilt) {
+        const S a = kGated ? before.a : powers.lane_power(lane);
+        bool right = is_right(a, kResets && dropped_before ? zero(S()) : state, s) || line.begins(position);
+        if constexpr (kSubruns == 2) {
+          const S a_first = kGated ? first.a : powers.sub;
+          right = right && (first_drops() || line.begins(position) || is_right(a_first, s, advance(a_first, s, first.b)));
+        }
+        const uint32_t group = (width == 32 ? 0xffffffffu : (1u << width) - 1u) << base;
+        spoilt = __ballot_sync(0xffffffffu, !finite && !right);
+        if (spoilt)
+          finish_again(line, p, row, position, powers.gamma, state, lane, base, width, reach, writes && (spoilt & group));
+      }
     }
   }
 
-  // The same, a step after the other, by the groups that take part; returns the state after the last element. Seldom
-  // needed, so it works on copies in memory and costs the usual way no registers.
-  __device__ S finish_in_order(const Line& line, const Problem& p, int64_t row, int position, S gamma,
-                               S state, int lane, int base, int width, bool takes_part) const {
+  // The same by steps over all states, by the groups that take part. Seldom needed, so it works on copies in memory
+  // and costs the usual way no registers.
+  __device__ void finish_again(const Line& line, const Problem& p, int64_t row, int position, S gamma, S state,
+                               int lane, int base, int width, int reach, bool takes_part) const {
     const Tile tile = *this;
     const Line same_line = line;
-    return in_order(tile, same_line, p, row, position, gamma, state, lane, base, width, takes_part);
+    again(tile, same_line, p, row, position, gamma, state, lane, base, width, reach, takes_part);
+  }
+  static __device__ __noinline__ void again(const Tile& tile, const Line& line, const Problem& p, int64_t row,
+                                            int position, S gamma, S state, int lane, int base, int width,
+                                            int reach, bool takes_part) {
+    line.template fetch_again<kGated>(position);
+    if constexpr (std::is_same_v<S, double>) {
+      ExtendedStep of_group;
+      const ExtendedStep step = extended_before(tile, line, p, position, gamma, lane, base, width, reach, &of_group);
+      if (takes_part) walk_in_order(tile, line, p, row, position, gamma, step.of<Local>(state));
+    } else {
+      in_turn(tile, line, p, row, position, gamma, state, lane, base, width, takes_part);
+    }
   }
 
-  static __device__ __noinline__ S in_order(const Tile& tile, const Line& line, const Problem& p,
-                                            int64_t row, int position, S gamma, S state, int lane,
-                                            int base, int width, bool takes_part) {
-    line.template fetch_again<kGated>(position);
+  // A lane after the other: for complex states. Returns the state after the last element.
+  static __device__ __noinline__ S in_turn(const Tile& tile, const Line& line, const Problem& p, int64_t row,
+                                           int position, S gamma, S state, int lane, int base, int width,
+                                           bool takes_part) {
 #pragma unroll 1
     for (int turn = 0; turn < width; ++turn) {
       S s = state;
-      if (lane == turn && takes_part) {
-        if (line.begins(position)) s = tile.begin;
-        s = convert<S>(tile.template walk<true, false>(line, p, row, position, convert<Local>(gamma), S(), s, true));
-      }
+      if (lane == turn && takes_part) s = walk_in_order(tile, line, p, row, position, gamma, state);
       state = shuffle(s, base + turn);
     }
     return state;
+  }
+
+  // The lane's elements one after the other from the state before them; returns the one after them.
+  static __device__ __noinline__ S walk_in_order(const Tile& tile, const Line& line, const Problem& p, int64_t row,
+                                                 int position, S gamma, S state) {
+    if (line.begins(position)) state = tile.begin;
+    return convert<S>(tile.template walk<true, false>(line, p, row, position, convert<Local>(gamma), S(), state, true));
+  }
+
+  // What the lanes of a group before this one do to any state, and what all do.
+  static __device__ __noinline__ ExtendedStep extended_before(const Tile& tile, const Line& line, const Problem& p,
+                                                              int position, S gamma, int lane, int base, int width,
+                                                              int reach, ExtendedStep* of_group) {
+    ExtendedRun<Local> run;
+    if (line.begins(position)) run.begin_with(convert<Local>(tile.begin));
+    const int t = line.time(position);
+#pragma unroll 1
+    for (int j = 0; j < kVectors; ++j) {
+      const Vector v = tile.vector(line, position, j);
+#pragma unroll
+      for (int e = 0; e < kPer; ++e) {
+        const int i = j * kPer + e;
+        if (i < tile.start) continue;
+        if (tile.drop(i) || (line.is_first(t + i) && !p.initial.data)) run.begin_with(v.x[e]);
+        else run.add(v.factor(e, convert<Local>(gamma)), v.x[e]);
+      }
+    }
+    return scan_of_extended<Local>(run.step(), lane, base, width, reach, of_group);
+  }
+
+  // The same of infinite states alone, for the lanes of a warp; nothing is dropped, and no line begins.
+  static __device__ __noinline__ uint32_t table_before(const Tile& tile, const Line& line, int position, S gamma,
+                                                       int lane, uint32_t* of_warp) {
+    Local plus = static_cast<Local>(number_of_class(kPlus)), minus = static_cast<Local>(number_of_class(kMinus));
+#pragma unroll 1
+    for (int j = 0; j < kVectors; ++j) {
+      const Vector v = tile.vector(line, position, j);
+#pragma unroll
+      for (int e = 0; e < kPer; ++e) {
+        const Local by = v.factor(e, convert<Local>(gamma));
+        plus = advance(by, plus, v.x[e]);
+        minus = advance(by, minus, v.x[e]);
+      }
+    }
+    return scan_of_tables(class_of(plus) | class_of(minus) << 2 | kNone << 4, lane, of_warp);
   }
 };
 

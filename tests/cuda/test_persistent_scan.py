@@ -64,8 +64,8 @@ def test_results_in_the_place_of_an_input():
         assert same_bits(upsweep.linear_recurrence(*arrays, out=target, device="cuda"), expected)
 
 
-# After an infinity each tile is taken step by step: few of them are left here.
-@pytest.mark.parametrize("at", [LENGTH - 60_000, LENGTH - 1])
+# Up to the end of the line, and in its last tiles.
+@pytest.mark.parametrize("at", [3, LENGTH - 60_000, LENGTH - 1])
 def test_infinities_go_on_as_they_do_step_by_step(at):
     x, gates = random(LENGTH, np.float32), keep(LENGTH, np.float32)
     x[at] = np.inf
