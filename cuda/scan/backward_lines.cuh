@@ -246,8 +246,9 @@ __global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::k
       bool finite, any_dropped;
       const double warp_state = shared[turn].before(warp, n_warps, &state, &finite, &any_dropped);
       if (!finite && !shared[turn].are_right(n_warps, state_before)) {
-        state = finish_tile_again(tile, shared[turn], line, p.scan, row, position, 0.0,
-                                  [&](const ExtendedStep&) { return state_before; });
+        const Tile<Line, true, false> copy = tile;
+        const Line same_line = line;
+        state = finish_known_tile_again(copy, shared[turn], same_line, p.scan, row, position, 0.0, state_before);
       } else {
         tile.give(line, p.scan, row, position, powers, warp_state, true, lane);
       }

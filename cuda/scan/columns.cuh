@@ -271,51 +271,52 @@ __device__ __noinline__ ExtendedColumn reduce_again(const Piece& piece, Extended
   }
   return steps;
 }
-template <class Piece, class Block, class S>
-__device__ __noinline__ S finish_piece(const Piece& piece, const Block& block, const Problem& p, int64_t begin, S state) {
-  return piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, state);
-}
 
-// A tile of which some columns' states may be wrong that are not finite, by steps over all states where they are. Columns
-// that are not in doubt keep the state that they have, and its bits. known: called by all threads, and returns the
-// state before the tile; leave: called with the state after it. The functions work on copies, so that nothing of the
-// usual way has to lie in memory.
-template <class Piece, class Block, class S, class Known, class Leave>
-__device__ __forceinline__ void finish_columns_again(const Piece& piece, const Block& block, ColumnSteps<S>& shared,
-                                                     ExtendedColumns& extended, const Problem& p, int64_t begin,
-                                                     S warp_state, bool in_doubt, Known known, Leave leave) {
+// A tile of which some columns' states may be wrong that are not finite, by steps over all states where they are; returns
+// the state after it. Columns that are not in doubt keep the state that they have, and its bits. chain: where tiles wait
+// for each other; the state before one in doubt is then what the tile before really left. One call with copies, so that
+// the usual way keeps its registers.
+template <class Piece, class Block, class S>
+__device__ __noinline__ S finish_columns_again(const Piece& piece, const Block& block, ColumnSteps<S>& shared,
+                                               ExtendedColumns& extended, const Problem& p, int64_t begin,
+                                               S warp_state, S state, bool in_doubt, const Chain<S>* chain,
+                                               int64_t tile, bool is_last) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const Piece copy = piece;
-  const Block same_block = block;
+  const bool publishes = chain && in_doubt && warp == 0 && !is_last;
   ExtendedColumn steps;
   // Before the state is known, since others wait for what comes of it.
-  if constexpr (std::is_same_v<S, double>) steps = reduce_again(copy, extended, p, begin, block.gamma);
-  const S state = known();
+  if constexpr (std::is_same_v<S, double>) steps = reduce_again(piece, extended, p, begin, block.gamma);
+  if (chain && in_doubt && tile) state = chain->state_after(tile - 1);
   S after = state, own = warp_state;
   if (in_doubt) {
     bool finite, any_dropped;
     own = shared.before(warp, lane, &after, &finite, &any_dropped);
     in_doubt = !finite && (any_dropped || !shared.are_right(lane, state));
   }
+  const auto finish = [&](S before) {
+    return piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, before);
+  };
   if constexpr (std::is_same_v<S, double>) {
     if (in_doubt) {
       own = steps.before.template of<double>(state);
       after = steps.all.template of<double>(state);
     }
-    leave(after);
-    finish_piece(copy, same_block, p, begin, own);
+    if (publishes) chain->publish_state(tile, after);
+    finish(own);
   } else {
     // The warps take their pieces in turn.
     S before = state;
 #pragma unroll 1
     for (int w = 0; w < ColumnTuning::kWarps; ++w) {
-      if (w == warp) shared.state[lane] = finish_piece(copy, same_block, p, begin, in_doubt ? before : own);
+      if (w == warp) shared.state[lane] = finish(in_doubt ? before : own);
       __syncthreads();
       before = shared.state[lane];
       __syncthreads();
     }
-    leave(in_doubt ? before : after);
+    if (in_doubt) after = before;
+    if (publishes) chain->publish_state(tile, after);
   }
+  return after;
 }
 
 // aligned: every 32 columns begin on a vector's boundary, at each step.
@@ -350,9 +351,12 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
           const bool again = !finite && (kGated || !block.keep) &&
                              (any_dropped || !shared[turn].are_right(lane, state_before));
           if (__any_sync(0xffffffffu, again)) {
-            finish_columns_again(
-                piece, block, shared[turn], extended, p, piece_begin, warp_state, again,
-                [&] { return state_before; }, [&](S after) { if (again) state = after; });
+            const Piece copy = piece;
+            const auto same_block = block;
+            const Chain<S>* const no_chain = nullptr;
+            const S after = finish_columns_again(copy, same_block, shared[turn], extended, p, piece_begin, warp_state,
+                                                 state_before, again, no_chain, 0, true);
+            if (again) state = after;
           } else {
             piece.template finish<kWhole>(p, block.out, block.index, block.inside, piece_begin, block.gamma, warp_state);
           }
@@ -470,11 +474,10 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kSpli
     chain.publish_state(tile, is_finite(after) ? after : state);
   }
   if (__any_sync(0xffffffffu, again)) {
-    // The state that the tile before really left; and at once the one after this tile, which the next one waits for.
-    finish_columns_again(
-        piece, block, shared, extended, p, begin, warp_state, again,
-        [&] { return again && tile ? chain.state_after(tile - 1) : block.begin; },
-        [&](S after) { if (warp == 0 && !is_last && again) chain.publish_state(tile, after); });
+    const Piece copy = piece;
+    const auto same_block = block;
+    const Chain<S> same_chain = chain;
+    finish_columns_again(copy, same_block, shared, extended, p, begin, warp_state, before, again, &same_chain, tile, is_last);
   } else {
     if (whole) piece.template finish<true>(p, block.out, block.index, block.inside, begin, block.gamma, warp_state);
     else piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, warp_state);

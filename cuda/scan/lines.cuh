@@ -102,9 +102,9 @@ __device__ __forceinline__ double finish_tile_again(const T& tile, WarpSteps<dou
 }
 // The same where the state before the tile is known and infinite, and nothing is dropped.
 template <class T, class Line, int kWarps>
-__device__ __noinline__ double finish_tile_of_infinite(const T& tile, WarpSteps<double, kWarps>& shared,
-                                                       const Line& line, const Problem& p, int64_t row, int position,
-                                                       double gamma, double state) {
+__device__ __forceinline__ double finish_tile_of_infinite(const T& tile, WarpSteps<double, kWarps>& shared,
+                                                          const Line& line, const Problem& p, int64_t row, int position,
+                                                          double gamma, double state) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
   uint32_t of_warp, before = kSame, all = kSame;
   const uint32_t before_lane = T::table_before(tile, line, position, gamma, lane, &of_warp);
@@ -146,6 +146,15 @@ __device__ uint64_t finish_tile_again(const T&, WarpSteps<uint64_t, kWarps>&, co
   return 0;   // integers are all finite
 }
 
+// The same of a tile before which the state is known: one call, so that the usual way keeps its registers.
+template <class T, class Line, class S, int kWarps>
+__device__ __noinline__ S finish_known_tile_again(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line,
+                                                  const Problem& p, int64_t row, int position, S gamma, S state) {
+  if constexpr (!T::kDrops && std::is_same_v<S, double>)
+    if (!is_finite(state)) return finish_tile_of_infinite(tile, shared, line, p, row, position, gamma, state);
+  return finish_tile_again(tile, shared, line, p, row, position, gamma, [&](const ExtendedStep&) { return state; });
+}
+
 // A tile of which every warp's step is in `shared`, from the state before it; returns the one after it.
 template <bool kGated, class T, class Line, class S, int kWarps>
 __device__ __forceinline__ S finish_tile(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line,
@@ -155,15 +164,9 @@ __device__ __forceinline__ S finish_tile(const T& tile, WarpSteps<S, kWarps>& sh
   bool finite, any_dropped;
   const S warp_state = shared.before(threadIdx.x / 32, blockDim.x / 32, &state, &finite, &any_dropped);
   if (!finite && (kGated || !powers.keep) && (any_dropped || !shared.are_right(blockDim.x / 32, state_before))) {
-    if constexpr (!T::kDrops && std::is_same_v<S, double>) {
-      if (!is_finite(state_before)) {
-        const T copy = tile;
-        const Line same_line = line;
-        return finish_tile_of_infinite(copy, shared, same_line, p, row, position, powers.gamma, state_before);
-      }
-    }
-    return finish_tile_again(tile, shared, line, p, row, position, powers.gamma,
-                             [&](const ExtendedStep&) { return state_before; });
+    const T copy = tile;
+    const Line same_line = line;
+    return finish_known_tile_again(copy, shared, same_line, p, row, position, powers.gamma, state_before);
   }
   tile.give(line, p, row, position, powers, warp_state, plain, threadIdx.x % 32);
   return state;

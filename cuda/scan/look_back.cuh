@@ -150,7 +150,7 @@ struct Chain {
     bool ready = tile == 0;
     *right = true;
     while (!ready) {
-      bool finite = true;          // or no worse than before
+      bool finite = true;
       Word state[kWindow][M::kStateWords], step[kWindow][M::kStepWords];
 #pragma unroll
       for (int i = 0; i < kWindow; ++i) {
@@ -178,7 +178,7 @@ struct Chain {
         const Step<S> next = M::unpack(step[i], &drop);
         ready = ready && is_step;
         const S after = drop ? next.b : advance(next.a, state_before, next.b);
-        finite = finite && (is_finite(after) || (!drop && is_right(next.a, state_before, after)));
+        if (!is_finite(after)) finite = finite && !drop && is_right(next.a, state_before, after);
         state_before = after;
         if (is_state) {
           state_before = M::unpack(state[i]);

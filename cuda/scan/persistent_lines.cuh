@@ -120,6 +120,66 @@ struct WholeTile {
   }
 };
 
+// How the warp that folds answers the kThreads threads that scan.
+template <int kThreads_>
+struct PersistentBarriers {
+  static constexpr int kThreads = kThreads_;
+  // Threads that meet; barriers.
+  static constexpr int kAll = kThreads + 64, kAmongScanning = 1, kWithOthers = 2, kWithPrefix = 3;
+  double* state_of_tile;           // of two rounds
+  Request* requests;
+
+  __device__ void operator()(int round, bool has_own, double state, Request request, bool is_answer) const {
+    if (has_own) state_of_tile[round & 1] = state;
+    if (!is_answer && threadIdx.x % 32 == 0) requests[round & 1] = request;
+    if (is_answer) named_barrier<kThreads + 32>(kWithPrefix);
+    else named_barrier<kAll>(kWithOthers);
+  }
+};
+
+// The rounds from the first one on in which a state may be wrong that is not finite. A function of its own, so that the
+// usual way keeps its registers.
+template <class Local, bool kGated, class Answer>
+__device__ __noinline__ void fold_rounds_again(PersistentTileStates<kGated> tile_states, uint32_t all_tiles,
+                                               uint32_t tiles, double factor, bool keeps, int round, int rounds,
+                                               double state, Answer answer) {
+  PrefixWarp<kGated> folding(tile_states, all_tiles, tiles, factor, keeps, threadIdx.x % 32);
+  folding.continue_from(round, state);
+  for (; round < rounds; ++round) folding.template fold<Local, true>(round, round + 1 == rounds, answer);
+}
+
+// A tile of such a round, by all threads that scan: publishes what it does, and waits for the state before it.
+template <int kThreads, class T, class Line>
+__device__ __noinline__ void scan_tile_again(const T& tile, const Line& line, const Problem& p, int64_t row,
+                                             int position, double gamma, Request request, ExtendedStep* extended,
+                                             Word* published, const double* state) {
+  using Local = typename Line::Local;
+  using Barriers = PersistentBarriers<kThreads>;
+  constexpr int kWarps = kThreads / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (request == kRequestTables) {
+    uint32_t of_warp, of_tile;
+    const uint32_t before_lane = T::table_before(tile, line, position, gamma, lane, &of_warp);
+    if (lane == 0) extended[warp].form = static_cast<uint16_t>(of_warp);
+    named_barrier<kThreads>(Barriers::kAmongScanning);
+    const uint32_t tables = scan_of_tables(lane < kWarps ? extended[lane % kWarps].form : kSame, lane, &of_tile);
+    const uint32_t before_warp = __shfl_sync(0xffffffffu, tables, warp);
+    if (threadIdx.x == 0) store_relaxed(published, of_tile);
+    named_barrier<kThreads + 32>(Barriers::kWithPrefix);
+    T::walk_in_order(tile, line, p, row, position, gamma,
+                     number_of_class(look_up(combine_tables(before_warp, before_lane), class_of(*state))));
+  } else {
+    ExtendedStep of_warp, of_tile;
+    const ExtendedStep step = T::extended_before(tile, line, p, position, gamma, lane, 0, 32, 32, &of_warp);
+    if (lane == 0) extended[warp] = of_warp;
+    named_barrier<kThreads>(Barriers::kAmongScanning);
+    const ExtendedStep before_warp = scan_of_warps<Local>(extended, kWarps, warp, lane, &of_tile);
+    if (threadIdx.x == 0) publish_extended(published, of_tile);
+    named_barrier<kThreads + 32>(Barriers::kWithPrefix);
+    T::walk_in_order(tile, line, p, row, position, gamma, step.of<Local>(before_warp.of<Local>(*state)));
+  }
+}
+
 template <class T, bool kReverse, bool kGated>
 __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32, 1)
     scan_persistent(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers gamma_powers, Workspace w,
@@ -130,8 +190,8 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
   constexpr int kWarps = Shape::kWarps, kThreads = kWarps * 32, kWarpTile = 32 * Line::kVec;
   constexpr int kStages = Shape::kStages, kAhead = PersistentTuning::kAhead, kPending = kAhead + 1;
   constexpr bool kHalves = Line::kSubruns == 2, kHasWhole = sizeof(T) >= 4;
-  // Threads that meet; barriers.
-  constexpr int kAll = kThreads + 64, kAmongScanning = 1, kWithOthers = 2, kWithPrefix = 3;
+  using Local = typename Line::Local;
+  using Barriers = PersistentBarriers<kThreads>;
   __shared__ PersistentLines<Line, kStages + 1> lines;
   __shared__ BlockPowers<double> powers;
   __shared__ double warps_doubled[5];                // factors of 1, 2, 4, ... warps
@@ -175,16 +235,15 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
   __syncthreads();
 
   if (warp == kWarps) {
-    PrefixWarp<kGated> folding(tile_states, all_tiles, tiles, tile_factor, !kGated && is_normal(gamma_powers.most), lane);
+    const PersistentBarriers<kThreads> answer = {state_of_tile, requests};
+    const bool keeps = !kGated && is_normal(gamma_powers.most);
+    PrefixWarp<kGated> folding(tile_states, all_tiles, tiles, tile_factor, keeps, lane);
     folding.poll(0);
-    for (int round = 0; round < rounds; ++round)
-      folding.template fold<typename Line::Local>(
-          round, round + 1 == rounds, [&](double state, Request request, bool is_answer) {
-            if (folding.has_own()) state_of_tile[round & 1] = state;
-            if (!is_answer && lane == 0) requests[round & 1] = request;
-            if (is_answer) named_barrier<kThreads + 32>(kWithPrefix);
-            else named_barrier<kAll>(kWithOthers);
-          });
+    for (int round = 0; round < rounds; ++round) {
+      if (folding.template fold<Local, false>(round, round + 1 == rounds, answer)) continue;
+      fold_rounds_again<Local, kGated>(tile_states, all_tiles, tiles, tile_factor, keeps, round, rounds, folding.carry, answer);
+      return;
+    }
     return;
   }
   if (warp == kWarps + 1) {
@@ -192,7 +251,7 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
       // In the place of the line before this round's, which all have read.
       if (lane == 0 && round + kStages < rounds) find_line(round + kStages);
       __syncwarp();
-      named_barrier<kAll>(kWithOthers);
+      named_barrier<Barriers::kAll>(Barriers::kWithOthers);
     }
     return;
   }
@@ -243,7 +302,7 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     }
     before[slot][0][threadIdx.x] = before_lane.b;
     if constexpr (kGated) before[slot][1][threadIdx.x] = before_lane.a;
-    named_barrier<kThreads>(kAmongScanning);
+    named_barrier<kThreads>(Barriers::kAmongScanning);
     Step<double> step = {kGated ? 1.0 : tile_factor, -0.0};
     if (lane < kWarps) step.b = steps[round & 1][lane].b;
     if (kGated && lane < kWarps) step.a = steps[round & 1][lane].a;
@@ -269,36 +328,6 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
   double warps_factor = 1.0;
   if (!kGated)
     for (int i = 0; i < warp; ++i) warps_factor *= powers.group;
-  const auto extended_of = [&](int round) {
-    return tile_states.extended + (int64_t(round) * gridDim.x + blockIdx.x) * ExtendedStep::kWords;
-  };
-  const auto scan_infinite = [&](int round, const TileOfWarp& tile, const Line& line, int64_t row) {
-    uint32_t of_warp, of_tile;
-    const uint32_t before_lane = TileOfWarp::table_before(tile, line, position, powers.gamma, lane, &of_warp);
-    if (lane == 0) extended[warp].form = static_cast<uint16_t>(of_warp);
-    named_barrier<kThreads>(kAmongScanning);
-    const uint32_t tables = scan_of_tables(lane < kWarps ? extended[lane % kWarps].form : kSame, lane, &of_tile);
-    const uint32_t before_warp = __shfl_sync(0xffffffffu, tables, warp);
-    if (threadIdx.x == 0) store_relaxed(extended_of(round), of_tile);
-    named_barrier<kThreads + 32>(kWithPrefix);
-    const uint32_t class_before = class_of(state_of_tile[round & 1]);
-    TileOfWarp::walk_in_order(tile, line, p, row, position, powers.gamma,
-                              number_of_class(look_up(combine_tables(before_warp, before_lane), class_before)));
-  };
-  const auto scan_again = [&](int round, const TileOfWarp& tile, const Line& line, int64_t row) {
-    using Local = typename Line::Local;
-    ExtendedStep of_warp, of_tile;
-    const ExtendedStep step =
-        TileOfWarp::extended_before(tile, line, p, position, powers.gamma, lane, 0, 32, 32, &of_warp);
-    if (lane == 0) extended[warp] = of_warp;
-    named_barrier<kThreads>(kAmongScanning);
-    const ExtendedStep before_warp = scan_of_warps<Local>(extended, kWarps, warp, lane, &of_tile);
-    if (threadIdx.x == 0) publish_extended(extended_of(round), of_tile);
-    named_barrier<kThreads + 32>(kWithPrefix);
-    const double state = state_of_tile[round & 1];
-    TileOfWarp::walk_in_order(tile, line, p, row, position, powers.gamma,
-                              step.of<Local>(before_warp.of<Local>(state)));
-  };
   const auto tile_of = [&](int round, const Line& line, int64_t row, bool plain) {
     const double initial = initial_before(line, row);
     const int slot = round % kPending;
@@ -321,18 +350,21 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
                                   before[slot][0][threadIdx.x]};
     Line line;
     if (!is_whole) line = line_of(round);
-    named_barrier<kAll>(kWithOthers);
+    named_barrier<Barriers::kAll>(Barriers::kWithOthers);
     const Request request = requests[round & 1];
     const double state_of_warp_run = advance(to_warp.a, state_of_tile[round & 1], to_warp.b);
     if (is_whole && request == kNoRequest) {
       const double begin = advance(to_lane.a, state_of_warp_run, to_lane.b);
       const double end = Whole::walk(base_of(round), powers.gamma, begin);
       // As in Tile::finish(): a lane's run is in order from its begin on.
-      if ((kGated || !powers.keep) && __any_sync(0xffffffffu, !(is_finite(begin) && is_finite(end))) &&
-          __any_sync(0xffffffffu, !(is_finite(begin) && is_finite(end)) && !is_right(to_lane.a, state_of_warp_run, begin))) {
-        const Line same = again(round);
-        tile_of(round, same, row, true)
-            .finish_again(same, p, row, position, powers.gamma, state_of_warp_run, lane, 0, 32, 32, true);
+      const bool finite = is_finite(begin) && is_finite(end);
+      if ((kGated || !powers.keep) && __any_sync(0xffffffffu, !finite)) {
+        const double a = kGated ? before[slot][kGated ? 1 : 0][threadIdx.x] : powers.lane_power(lane);
+        if (__any_sync(0xffffffffu, !finite && !is_right(a, state_of_warp_run, begin))) {
+          const Line same = again(round);
+          tile_of(round, same, row, true)
+              .finish_again(same, p, row, position, powers.gamma, state_of_warp_run, lane, 0, 32, 32, true);
+        }
       }
       Whole::flush(out, base_of(round), lane);
       return;
@@ -340,9 +372,14 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     if (is_whole) line = again(round);
     const bool plain = is_plain(line, p, warp_position, kWarpTile);
     const TileOfWarp tile = tile_of(round, line, row, plain);
-    if (request == kRequestTables) scan_infinite(round, tile, line, row);
-    else if (request == kRequestSteps) scan_again(round, tile, line, row);
-    else tile.give(line, p, row, position, powers, state_of_warp_run, plain, lane);
+    if (request != kNoRequest) {
+      const TileOfWarp copy = tile;
+      const Line same_line = line;
+      scan_tile_again<kThreads>(copy, same_line, p, row, position, powers.gamma, request, extended,
+                                tile_states.extended_of(round), &state_of_tile[round & 1]);
+    } else {
+      tile.give(line, p, row, position, powers, state_of_warp_run, plain, lane);
+    }
     if (p.writes) line.flush(warp_position, plain, lane);
     else __syncwarp();   // before the next copies come into this stage
   };

@@ -41,6 +41,9 @@ struct PersistentTileStates {
     extended = of_round((all_tiles + blocks - 1) / blocks);
   }
   __device__ Word* of_round(int round) const { return steps + int64_t(round) * kWords * each * 32; }
+  __device__ Word* extended_of(int round) const {
+    return extended + (int64_t(round) * blocks + blockIdx.x) * ExtendedStep::kWords;
+  }
   __device__ void store_step(int round, Step<double> step) const {
     Word* const to = of_round(round) + blockIdx.x % each * 32 + blockIdx.x / each;
     store_relaxed(to, word_of(step.b));
@@ -74,6 +77,12 @@ struct PrefixWarp {
     for (int i = 1; i < 5; ++i) doubled[i] = product(doubled[i - 1], doubled[i - 1]);
   }
 
+  // From a later round on.
+  __device__ void continue_from(int round, double state) {
+    first_index = static_cast<uint32_t>((first_index + uint64_t(round) * stride) % tiles);
+    carry = state;
+    poll(round);
+  }
   __device__ bool has_own() const { return own >= 0 && own < tile_states.each; }
 
   // The last round may be short: what is not there does nothing.
@@ -96,11 +105,12 @@ struct PrefixWarp {
     return __all_sync(0xffffffffu, all);
   }
 
-  // Finds the state before the block's own tile of a round, and the one after the round. broadcast(state, request,
-  // is_answer) is called by all lanes, with the state in the lane which has the tile: once, or first with a request, upon
-  // which all blocks publish what their tiles of the round do to any state, or to infinite ones.
-  template <class Local, class Broadcast>
-  __device__ void fold(int round, bool is_last, Broadcast broadcast) {
+  // Finds the state before the block's own tile of a round, and the one after the round. broadcast(round, has_own, state,
+  // request, is_answer) is called by all lanes, with the state in the lane which has the tile: once, or, with kAgain,
+  // first with a request, upon which all blocks publish what their tiles of the round do to any state, or to infinite
+  // ones. Without kAgain it returns false where that is needed, and has not called it.
+  template <class Local, bool kAgain, class Broadcast>
+  __device__ bool fold(int round, bool is_last, Broadcast broadcast) {
     while (!is_complete()) poll(round);
     double tile_b[kEach], tile_a[kEach];
 #pragma unroll
@@ -140,24 +150,26 @@ struct PrefixWarp {
       finite = finite && is_finite(state);
     }
     if (!keeps && !__all_sync(0xffffffffu, finite)) {
+      if constexpr (!kAgain) return false;
       // The fold may have made a NaN of an infinity. NaN stays NaN where no line begins.
       States states = {carry, carry};
       if (droppers || !is_nan(carry)) {
         const bool has_tables = !droppers && !is_finite(carry);
         const Word* const from =
             tile_states.extended + (int64_t(round) * tile_states.blocks + lane * tile_states.each) * ExtendedStep::kWords;
-        broadcast(carry, has_tables ? kRequestTables : kRequestSteps, false);
+        broadcast(round, has_own(), carry, has_tables ? kRequestTables : kRequestSteps, false);
         states = has_tables ? fold_tables(from, n, lane, own, carry) : fold_steps<Local>(from, n, lane, own, carry);
-        broadcast(states.own, kNoRequest, true);
+        broadcast(round, has_own(), states.own, kNoRequest, true);
       } else {
-        broadcast(carry, kNoRequest, false);
+        broadcast(round, has_own(), carry, kNoRequest, false);
       }
       carry = states.after;
-      return;
+      return true;
     }
-    broadcast(own_state, kNoRequest, false);
+    broadcast(round, has_own(), own_state, kNoRequest, false);
     // After the last lane that has a tile.
     carry = shuffle(state, min(31, (min(tile_states.blocks, present(round) + lane * tile_states.each) - 1) / tile_states.each));
+    return true;
   }
 
   // The state before a block's own tile, and the one after the round.
