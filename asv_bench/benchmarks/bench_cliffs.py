@@ -1,4 +1,4 @@
-"""Cliffs: the slowest layout, option, dtype or data of each operation, beside its plain neighbour."""
+"""Cliffs: the slowest layout, option, dtype or data of each operation, relative to its plain neighbour."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Cliffs: each operation over layouts, dtypes, options and data, beside its plain neighbour, per element.
+"""Cliffs: each operation over layouts, dtypes, options and data, relative to its plain neighbour, per element.
 
 The value of a row is the speed of the case over that of its neighbour, which has the same operation and dtype,
 and ordinary numbers in contiguous lines; a case that varies the data has a neighbour of its own layout. A case may
@@ -430,22 +430,21 @@ _HISTOGRAMS: dict[str, tuple[float, partial[Problem]]] = {
 
 def _counts() -> Iterator[Case]:
     build = partial(_bincount, lambda rng: rng.integers(0, 1000, _N))
-    unweighted = Case("bincount", "plain", "int64", _N, build)
-    weighted = replace(unweighted, operation="weighted bincount", build=partial(build, lambda rng: rng.random(_N)))
-    for plain in (unweighted, weighted):
+    uniform = partial(_weights, "float64")
+    unweighted = Case("bincount", "plain", "int64", _N, partial(build, None))
+    weighted = replace(unweighted, operation="weighted bincount", build=partial(build, uniform))
+    for plain, weights in ((unweighted, None), (weighted, uniform)):
         yield plain
-        weights = plain.build.args[1:]  # type: ignore[attr-defined]  # of the partial above
         for threshold, kinds in ((_LAYOUT, _KEY_LAYOUTS), (_DATA, _KEYS)):
             for name, keys in kinds.items():
                 yield replace(
                     plain, variation=name, threshold=threshold, neighbour=plain,
-                    build=partial(_bincount, keys, *weights),
+                    build=partial(_bincount, keys, weights),
                 )  # fmt: skip
     for name in ("float32", "int64", "float16"):
-        weights_of = partial(_weights, name)
         yield replace(
             weighted, variation=f"{name} weights", threshold=_LAYOUT, neighbour=weighted,
-            build=partial(build, weights_of),
+            build=partial(build, partial(_weights, name)),
         )  # fmt: skip
     plain = Case("histogram", "plain", "float64", _N, partial(_histogram, lambda rng: rng.random(_N)))
     yield plain
