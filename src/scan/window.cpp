@@ -93,8 +93,8 @@ class Window {
   explicit Window(const ScanProblem& problem)
       : p(problem), strips(problem), K(std::min(problem.window, problem.length)),
         n_vectors(K / kLanes), in_place(p.out.data == p.x.data), in_columns(has_columns()),
-        in_vectors(!in_columns && has_vectors()), in_place_vectors(strips.layout == Layout::kLines),
-        block_in_vectors(line_window(in_place_vectors ? p.x.dtype : kDouble, in_place_vectors && p.x.time_stride < 0)),
+        in_vectors(!in_columns && has_vectors()), is_contiguous(strips.layout == Layout::kLines),
+        block_in_vectors(line_window(is_contiguous ? p.x.dtype : kDouble, is_contiguous && p.x.time_stride < 0)),
         column_block(column_window(p.x.dtype)), scan_forward(line_scan(kDouble, kDouble, false)),
         scan_backward(line_scan(kDouble, kDouble, true)) {}
 
@@ -115,7 +115,7 @@ class Window {
     const int n_threads = threads_worth(p.n_threads, n_lines * p.length * item, n_tasks);
     std::vector<Buffers> buffers(n_threads);
     for (Buffers& b : buffers) {
-      b.resize(in_vectors ? n_vectors : 0, in_place || !in_place_vectors);
+      b.resize(in_vectors ? n_vectors : 0, in_place || !is_contiguous);
       if (in_columns) b.rows.resize(K * kWindowColumns), b.normal_powers.resize(K + 1);
     }
     for_tasks(n_tasks, n_threads, p.flush, [&](int64_t task, int thread) {
@@ -188,7 +188,7 @@ class Window {
   const ScanProblem& p;
   const Strips<Acc> strips;
   const int64_t K, n_vectors;
-  const bool in_place, in_columns, in_vectors, in_place_vectors;
+  const bool in_place, in_columns, in_vectors, is_contiguous;
   LineWindow* const block_in_vectors;
   ColumnWindow* const column_block;
   LineScan* const scan_forward;
@@ -275,14 +275,14 @@ class Window {
       const int64_t block = n_vectors * kLanes, n_blocks = (to - from + block - 1) / block;
       auto run = [&](int64_t start, int64_t n, char* out) {
         const char* x = s.x + start * p.x.time_stride;
-        if (!in_place_vectors) {   // a vector of the block before, and the block
+        if (!is_contiguous) {   // a vector of the block before, and the block
           const int64_t before = std::min<int64_t>(start, kLanes);
           gather(x - before * p.x.time_stride, p.x.time_stride, n + before, p.x.dtype, p.x.swapped,
                  b.line.data() + kLanes - before);
           x = (const char*)(b.line.data() + kLanes);
         }
         return block_in_vectors({x, out, n, n_vectors, (int)(K - block), gamma, b.vector_powers.data(), b.sums.data(),
-                                 b.rests.data(), start == 0, stream && in_place_vectors});
+                                 b.rests.data(), start == 0, stream && is_contiguous});
       };
       double previous = 0.0;
       for (int64_t k = 0; k < n_blocks; ++k) {
@@ -290,8 +290,8 @@ class Window {
         if (start && (in_place || k == 0)) previous = run(start - block, block, nullptr).largest;
         char* out = s.out + start * p.out.time_stride;
         // In place, the elements stay until it is known that they are not needed again.
-        const bool is_aside = in_place || !in_place_vectors;
-        const bool is_reversed = in_place_vectors && p.out.time_stride < 0;
+        const bool is_aside = in_place || !is_contiguous;
+        const bool is_reversed = is_contiguous && p.out.time_stride < 0;
         char* aside = (char*)b.aside.data() + (is_reversed ? (n - 1) * -p.out.time_stride : 0);
         const WindowResult result = run(start, n, is_aside ? aside : out);
         const bool is_known = (result.finite || b.is_normal) &&
@@ -299,7 +299,7 @@ class Window {
         previous = result.largest;
         if (k % kPollBlocks == kPollBlocks - 1) poll();
         if (is_known) {
-          if (!in_place_vectors) scatter(b.aside.data(), n, p.out.dtype, out, p.out.time_stride);
+          if (!is_contiguous) scatter(b.aside.data(), n, p.out.dtype, out, p.out.time_stride);
           else if (in_place) copy_block(aside, n, out);
           continue;
         }
