@@ -22,13 +22,24 @@ cdef extern from *:
     static int upsweep_pause_pool() { return 0; }
     #endif
 
+    #if defined(__x86_64__)
+    #include <cpuid.h>
+    // What x86-64-v3 has besides vectors; not every compiler's __builtin_cpu_supports knows the names.
+    static int upsweep_has_f16c_movbe_lzcnt() {
+      unsigned a, b, c, d;
+      if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C) || !(c & bit_MOVBE)) return 0;
+      return __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & bit_LZCNT);
+    }
+    #endif
+
     static int upsweep_runs(int level) {
     #if defined(__x86_64__)
       __builtin_cpu_init();
       switch (level) {
         case 2: return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
         case 3: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+                       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+                       upsweep_has_f16c_movbe_lzcnt();
         case 4: return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                        __builtin_cpu_supports("avx512vl");

@@ -22,7 +22,7 @@ cdef extern from "user_scan/user_scan.hpp" namespace "upsweep" nogil:
         char* data
         int64_t time_stride
         int64_t strides[32]
-        int32_t type, shared
+        int32_t type, shared, integer
     cdef cppclass StepsKernel:
         StepsKernel()
         Steps steps
@@ -58,7 +58,8 @@ cdef extern from "user_scan/user_scan.hpp" namespace "upsweep" nogil:
 # Of OperandType, by the kind of a dtype and its bytes.
 cdef dict TYPES = {("f", 4): 0, ("f", 8): 1, ("i", 1): 2, ("i", 2): 3, ("i", 4): 4, ("i", 8): 5, ("u", 1): 6, ("u", 2): 7,
                    ("u", 4): 8, ("u", 8): 9, ("b", 1): 6}
-cdef dict KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4, "argmin": 5}
+cdef dict KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4, "argmin": 5,
+                   "integers": 6}
 
 
 cdef class Kernel:
@@ -88,17 +89,17 @@ cdef class Sums:
         set_params(self.kernel.params, params)
 
 
-cdef int describe(vector[ScanOperand]& operands, arrays, shared, int n_dims) except -1:
+cdef int describe(vector[ScanOperand]& operands, arrays, shared, integers, int n_dims) except -1:
     """Arrays of shape (time, *columns), in the scan's order, with their dtypes native and aligned."""
     cdef ScanOperand operand
     cdef cnp.ndarray array
     cdef cnp.dtype dtype
     cdef int d
-    for array, same in zip(arrays, shared):
+    for array, same, integer in zip(arrays, shared, integers):
         operand.data = cnp.PyArray_BYTES(array)
         dtype = array.descr
         operand.type = TYPES[chr(dtype.kind), dtype.itemsize]
-        operand.shared = same
+        operand.shared, operand.integer = same, integer
         operand.time_stride = cnp.PyArray_STRIDE(array, 0)
         for d in range(n_dims):
             operand.strides[d] = cnp.PyArray_STRIDE(array, d + 1)
@@ -117,7 +118,7 @@ cdef class Plan:
     """A scan over arrays of the shapes, strides and dtypes of ``inputs`` and ``outputs``, ready to run on others.
 
     ``dims`` are the sizes of the column axes, the innermost last. With ``reduce`` each column is cut into chunks of time
-    that run in parallel.
+    that run in parallel. ``integer_inputs`` and ``integer_outputs`` say which operands are computed with as integers.
     """
 
     cdef UserScan problem
@@ -125,8 +126,8 @@ cdef class Plan:
     cdef bint is_parallel
     cdef tuple code   # what the compiled functions live in
 
-    def __cinit__(self, Kernel kernel, params, inputs, input_shared, outputs, tuple dims, int64_t length, double cost,
-                  Kernel reduce=None, reduce_params=None, str kind="affine", bint varies=False, int decides=0,
+    def __cinit__(self, Kernel kernel, params, inputs, input_shared, integer_inputs, outputs, integer_outputs,
+                  tuple dims, int64_t length, double cost, Kernel reduce=None, reduce_params=None, str kind="affine", bint varies=False, int decides=0,
                   bint keeps_ties=True, matrix=(), start=(), Sums sums=None):
         self.code = (kernel, reduce, sums)
         self.problem.kernel = kernel.kernel
@@ -137,8 +138,8 @@ cdef class Plan:
         for d, size in enumerate(dims):
             self.problem.dims[d] = size
             self.problem.n_columns *= self.problem.dims[d]
-        describe(self.problem.inputs, inputs, input_shared, self.problem.n_dims)
-        describe(self.problem.outputs, outputs, [0] * len(outputs), self.problem.n_dims)
+        describe(self.problem.inputs, inputs, input_shared, integer_inputs, self.problem.n_dims)
+        describe(self.problem.outputs, outputs, [0] * len(outputs), integer_outputs, self.problem.n_dims)
         self.is_parallel = reduce is not None
         if reduce is None:
             return

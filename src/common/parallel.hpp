@@ -18,6 +18,7 @@
 #endif
 
 #include "common/flush.hpp"
+#include "common/tuning.hpp"
 
 namespace upsweep {
 
@@ -57,7 +58,6 @@ inline constinit thread_local int64_t next_signal_check = 0;   // nanoseconds of
 
 namespace {
 
-constexpr int64_t kWorthAThread = 128 << 10;   // bytes of input below which a thread costs more than it saves
 // The interpreter's lock may be held by another thread for 5 ms.
 constexpr std::chrono::nanoseconds kSignalInterval = std::chrono::milliseconds(100);
 

@@ -22,15 +22,16 @@
 #include <utility>
 
 #include "common/buffer.hpp"
+#include "common/tuning.hpp"
 #include "pairs/pack.hpp"
 #include "pairs/states.hpp"
 
 namespace upsweep {
 namespace {
 
+using namespace pair_tuning;
+
 constexpr int64_t kLeastSample = 16;
-constexpr int64_t kFewColumns = 128;   // times k: of fewer, lists in order insert them all in twice the usual time
-constexpr double kWorth = 0.4;   // of a larger sample: found by measuring k = 1 to 1000 in random and falling order
 
 // Above x, also where subnormal numbers are zero.
 template <class Number>

@@ -14,7 +14,6 @@
 namespace upsweep {
 namespace {
 
-constexpr double kThreadCost = 150000;   // instructions below which a thread costs more than it saves
 constexpr double kCallCost = 1 << 24;    // instructions of one call of a compiled tile: a few milliseconds
 
 template <class Number, class Accumulator>

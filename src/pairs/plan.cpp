@@ -6,17 +6,16 @@
 #include <cmath>
 
 #include "pairs/pairs.hpp"
+#include "common/tuning.hpp"
 
 namespace upsweep {
 namespace {
 
+using namespace pair_tuning;
+
 constexpr int64_t kEnoughTasks = 64;          // below this many, columns are cut too
 constexpr int64_t kLeastPiece = 1 << 13;      // columns of a piece
 constexpr int64_t kMostPiece = 1 << 30;       // columns of one call: float32 has indices of 32 bits
-constexpr double kGroupCost = 40000;          // instructions that are worth a claim
-constexpr double kTaskCost = 150;             // of a task besides its columns: packing, states
-constexpr double kIntervalCost = 60;          // of an interval: the call, its last columns one by one
-constexpr double kColumnsPenalty = 1.15;      // a vector of columns takes more loads than a spread number
 
 int64_t n_of(const PairPlan& plan, const PairBlock& block) {
   int64_t n = 0;

@@ -3,23 +3,29 @@
 //   y[t, col] = a[t, col] * y[t-1, col] + x[t, col]
 //
 // Bytes an element as in LINES; one multiply-add for kLanes of them. The vector runs across the columns and
-// the loop walks in time, so every column is the plain loop itself: no product of gates, nothing to repair.
+// the loop walks in time, so every column is the plain loop itself: no product of gates, nothing to repair. From the L1
+// with AVX2, float32 takes 0.4 cycles an element on a Zen 4, 0.6 with gates, of which conversions are 0.35: memory is the
+// limit.
+//
 // kSteps steps are taken for the columns of a cache line before the next ones, which keeps their states in registers
 // meanwhile; more steps would put too many lines of a power-of-two pitch into one set of the L1.
 //
 // Called by the drivers (scan/driver.cpp) for a strip of columns over all steps or a block of them.
 
+#include <algorithm>
+#include <cstring>
+
 #include "common/real_types.hpp"
-#include "scan/scan.hpp"
-#include "common/vec.hpp"
+#include "common/tuning.hpp"
+#include "scan/lines.hpp"
 
 namespace upsweep {
 namespace {
 
+using namespace scan_tuning;
+
 constexpr int kSteps = 4;
 constexpr int kRun = 64;                   // steps between two looks at how large a state may be
-constexpr int64_t kAhead = 4096;           // bytes
-constexpr uint64_t kMinStreamRow = 1024;   // bytes
 constexpr int kCacheLine = 64;             // bytes
 
 // Vectors of columns that go together: they fill a cache line, which is written at once. Processors combine streaming
@@ -52,57 +58,61 @@ inline void stream_line(T* target, const Vec* v) {
   stream_joined<kAbreast<T>>((char*)target, packed);
 }
 
-// Past the cache by lines (kStreamVector) where the lines of all steps begin at the same columns. Rows with few lines would
-// leave their first and last one half written, which streaming pays dearly for; short rows that join each other, whose lines
-// are completed by the next step, go past it in pieces (kStream16).
-template <class T>
-inline Store how_to_store(const ColumnArgs& args) {
-  const uint64_t row = args.n_columns * sizeof(T), address = (uint64_t)args.out, stride = (uint64_t)args.out_stride;
-  if (!args.stream || args.out == nullptr || stride % kCacheLine) return Store::kCached;
-  if (row >= kMinStreamRow || (stride == row && address % kCacheLine == 0)) return Store::kStreamVector;
-  return stride == row && address % 16 == 0 && kLanes * sizeof(T) % 16 == 0 ? Store::kStream16 : Store::kCached;
+// How the rows of an output go past the cache. Of long rows whole lines are written at once, and the first and the last
+// one, which hold a part of another row or piece, through the cache. Short rows that join each other are collected in a
+// buffer, since most of their lines would be such ones.
+enum class Rows { kCached, kStreamed, kCollected };
+
+inline Rows how_to_store(const ColumnArgs& args, int64_t item) {
+  const int64_t row = args.n_columns * item, stride = args.out_stride;
+  if (!args.stream || args.out == nullptr) return Rows::kCached;
+  const bool joined = stride == row, alike = stride % kCacheLine == 0;   // alike: lines begin at the same columns
+  if (joined && alike && (uint64_t)args.out % kCacheLine == 0) return Rows::kStreamed;
+  if (joined && row < kMaxCollectedRow) return Rows::kCollected;
+  return alike && row >= kMinStreamRow ? Rows::kStreamed : Rows::kCached;
 }
 
-// Column vectors that are whole, and the last one that may not be, through the same code.
-template <bool Whole, class T>
-inline Vec load_columns(const T* p, int count) {
-  if constexpr (Whole) return load(p);
-  else return load_some(p, count);
-}
-template <bool Whole>
-inline Mask load_mask_columns(const uint8_t* p, int count) {
-  if constexpr (Whole) return load_mask(p);
-  else return load_mask_some(p, count);
+// Copies bytes past the cache: whole lines, and the parts of lines at both ends through it.
+inline void stream_bytes(char* target, const char* source, int64_t n) {
+  const int64_t head = std::min<int64_t>(-(uint64_t)target % kCacheLine, n);
+  std::memcpy(target, source, head);
+  int64_t at = head;
+  for (; at + kCacheLine <= n; at += kCacheLine) {
+    Vec line[kCacheLine / sizeof(Vec)];
+    std::memcpy(line, source + at, kCacheLine);
+    stream_joined<kCacheLine / sizeof(Vec)>(target + at, line);
+  }
+  std::memcpy(target + at, source + at, n - at);
 }
 
 template <class T, class G, bool Gated, bool HasReset>
 struct Walker {
-  const ColumnArgs args;   // a copy: no store to out can change it, so the loops keep it in registers
+  ColumnArgs args;
 
   template <bool Whole>
-  inline Vec token(int64_t step, int64_t col, int count) const {
+  inline __attribute__((always_inline)) Vec token(int64_t step, int64_t col, int count) const {
     return load_columns<Whole>((const T*)(args.x + step * args.x_stride) + col, count);
   }
   template <bool Whole>
-  inline Vec gate(int64_t step, int64_t col, int count) const {
+  inline __attribute__((always_inline)) Vec gate(int64_t step, int64_t col, int count) const {
     const G* row = (const G*)(args.gates + step * args.gates_stride);
     return args.gates_shared ? broadcast(to_double(row[0])) : load_columns<Whole>(row + col, count);
   }
   template <bool Whole>
-  inline Mask dropped(int64_t step, int64_t col, int count) const {
+  inline __attribute__((always_inline)) Mask dropped(int64_t step, int64_t col, int count) const {
     const uint8_t* row = args.reset + step * args.reset_stride;
     return args.reset_shared ? (Mask)((row[0] ? -1 : 0) - Mask{}) : load_mask_columns<Whole>(row + col, count);
   }
-  template <bool Whole, Store How = Store::kCached>
-  inline void write(int64_t step, int64_t col, int count, Vec v) const {
+  template <bool Whole>
+  inline __attribute__((always_inline)) void write(int64_t step, int64_t col, int count, Vec v) const {
     T* target = (T*)(args.out + step * args.out_stride) + col;
-    if constexpr (Whole) store(target, v, How);
+    if constexpr (Whole) store(target, v);
     else store_some(target, v, count);
   }
 
   // One step: the state after it is left in `state`, and what is written is returned.
-  template <bool Whole>
-  inline Vec advance(int64_t step, int64_t col, int count, Vec& state, Vec gamma) const {
+  template <bool Whole, bool Exclusive>
+  inline __attribute__((always_inline)) Vec advance(int64_t step, int64_t col, int count, Vec& state, Vec gamma) const {
     Vec x = token<Whole>(step, col, count);
     if constexpr (HasReset) x = as_operand(x);
     Vec before = state;
@@ -112,7 +122,7 @@ struct Walker {
       state = select(drop, x, state);
       before = select(drop, Vec{}, before);
     }
-    return args.exclusive ? before : state;
+    return Exclusive ? before : state;
   }
 
   // The first step of all has no state before it, and its gate is not read.
@@ -132,7 +142,7 @@ struct Walker {
   // The steps after these: a row of the next step lies on another page, where no hardware prefetcher looks. x is a
   // cache line at most, float64 gates of narrower x are several.
   template <int N, int Columns>
-  inline void prefetch(int64_t step, int64_t col) const {
+  inline __attribute__((always_inline)) void prefetch(int64_t step, int64_t col) const {
     for (int k = 0; k < N; ++k) {
       __builtin_prefetch(args.x + (step + k) * args.x_stride + col * (int64_t)sizeof(T));
       if (Gated && !args.gates_shared)
@@ -141,57 +151,81 @@ struct Walker {
     }
   }
 
-  // N steps of the first `count` columns of a vector.
-  template <int N>
-  inline void advance_some(int64_t step, int64_t col, int count) const {
+  // The first N steps of `count` columns, fewer than a vector: a call, with a copy of the arguments (see walk).
+  template <int N, Written What>
+  [[gnu::noinline]] static void advance_some(const ColumnArgs args, int64_t col, int count) {
+    const Walker walker{args};
     const Vec gamma = Gated ? Vec{} : load_some(args.gamma + col, count);
     Vec state = load_some(args.carry + col, count);
     for (int n = 0; n < N; ++n) {
-      const Vec y = advance<false>(step + n, col, count, state, gamma);
-      if (args.out) write<false>(step + n, col, count, y);
+      const Vec y = walker.template advance<false, What == Written::kStatesBefore>(n, col, count, state, gamma);
+      if constexpr (What != Written::kNothing) walker.template write<false>(n, col, count, y);
     }
     store_some(args.carry + col, state, count);
   }
 
-  // N steps of some whole vectors of columns; with kStreamVector their outputs are a cache line.
-  template <int N, int Abreast, Store How>
-  inline void advance_together(int64_t step, int64_t col) const {
+  // The first N steps of some whole vectors of columns; with kStreamVector their outputs are a cache line.
+  template <int N, int Abreast, Store How, Written What>
+  inline __attribute__((always_inline)) void advance_together(int64_t col, int64_t ahead) const {
     Vec gamma[Abreast], state[Abreast], y[Abreast];
     for (int k = 0; k < Abreast; ++k) {
       gamma[k] = Gated ? Vec{} : load(args.gamma + col + k * kLanes);
       state[k] = load(args.carry + col + k * kLanes);
     }
-    prefetch<N, Abreast * kLanes>(step + steps_ahead(), col);
+    prefetch<N, Abreast * kLanes>(ahead, col);
     for (int n = 0; n < N; ++n) {
-      for (int k = 0; k < Abreast; ++k) y[k] = advance<true>(step + n, col + k * kLanes, kLanes, state[k], gamma[k]);
-      if constexpr (How == Store::kStreamVector) stream_line((T*)(args.out + (step + n) * args.out_stride) + col, y);
-      else if (args.out)
-        for (int k = 0; k < Abreast; ++k) write<true, How>(step + n, col + k * kLanes, kLanes, y[k]);
+      for (int k = 0; k < Abreast; ++k)
+        y[k] = advance<true, What == Written::kStatesBefore>(n, col + k * kLanes, kLanes, state[k], gamma[k]);
+      if constexpr (What == Written::kNothing) continue;
+      if constexpr (How == Store::kStreamVector) stream_line((T*)(args.out + n * args.out_stride) + col, y);
+      else
+        for (int k = 0; k < Abreast; ++k) write<true>(n, col + k * kLanes, kLanes, y[k]);
     }
     for (int k = 0; k < Abreast; ++k) store(args.carry + col + k * kLanes, state[k]);
   }
 
-  template <int N, Store How>
-  inline void advance_all(int64_t step) const {
-    constexpr int kVectors = How == Store::kStream16 ? 1 : kAbreast<T>;
+  // The first N steps of all columns.
+  template <int N, Store How, Written What>
+  inline __attribute__((always_inline)) void advance_all(int64_t ahead) const {
+    constexpr int kVectors = kAbreast<T>;
     int64_t col = 0;
-    auto advance_to = [&](int64_t end) {   // through the cache, to the first whole line or behind the last one
-      for (; col + kLanes <= end; col += kLanes) advance_together<N, 1, Store::kCached>(step, col);
-      if (col < end) advance_some<N>(step, col, (int)(end - col));
+    // Through the cache, to the first whole line or behind the last one.
+    auto advance_to = [&](int64_t end) __attribute__((always_inline)) {
+      for (; col + kLanes <= end; col += kLanes) advance_together<N, 1, Store::kCached, What>(col, ahead);
+      if (col < end) advance_some<N, What>(args, col, (int)(end - col));
       col = end;
     };
     if constexpr (How == Store::kStreamVector) advance_to(-(uint64_t)args.out % kCacheLine / sizeof(T));
-    for (; col + kVectors * kLanes <= args.n_columns; col += kVectors * kLanes) advance_together<N, kVectors, How>(step, col);
+    for (; col + kVectors * kLanes <= args.n_columns; col += kVectors * kLanes)
+      advance_together<N, kVectors, How, What>(col, ahead);
     advance_to(args.n_columns);
   }
 
-  template <Store How>
+  // The steps from `step` on. All is inlined here, into loops over a local copy of the arguments: a store to the output
+  // could change any other, which would be read and multiplied again for every vector.
+  template <Store How, Written What>
+  [[gnu::noinline]] void walk(int64_t step) const {
+    Walker rest = *this;
+    const int64_t ahead = steps_ahead();
+    auto skip = [&](int64_t n) __attribute__((always_inline)) {
+      rest.args.x += n * args.x_stride, rest.args.n_steps -= n;
+      if constexpr (Gated) rest.args.gates += n * args.gates_stride;
+      if constexpr (HasReset) rest.args.reset += n * args.reset_stride;
+      if constexpr (What != Written::kNothing) rest.args.out += n * args.out_stride;
+    };
+    skip(step);
+    for (; rest.args.n_steps >= kSteps; skip(kSteps)) rest.template advance_all<kSteps, How, What>(ahead);
+    for (; rest.args.n_steps > 0; skip(1)) rest.template advance_all<1, Store::kCached, What>(ahead);
+  }
+
+  template <Written What>
   void walk(int64_t step) const {
-    for (; step + kSteps <= args.n_steps; step += kSteps) advance_all<kSteps, How>(step);
-    for (; step < args.n_steps; ++step) advance_all<1, How>(step);
+    if (how_to_store(args, sizeof(T)) == Rows::kStreamed) walk<Store::kStreamVector, What>(step);
+    else walk<Store::kCached, What>(step);
   }
 
   void run() const {
+    if (how_to_store(args, sizeof(T)) == Rows::kCollected) return run_collected();
     int64_t step = 0;
     if (args.first && args.n_steps > 0) {
       const int64_t whole = args.n_columns - args.n_columns % kLanes;
@@ -199,10 +233,26 @@ struct Walker {
       if (whole < args.n_columns) start<false>(whole, (int)(args.n_columns - whole));
       step = 1;
     }
-    switch (how_to_store<T>(args)) {
-      case Store::kCached: return walk<Store::kCached>(step);
-      case Store::kStream16: return walk<Store::kStream16>(step);
-      case Store::kStreamVector: return walk<Store::kStreamVector>(step);
+    if (!args.out) return walk<Store::kCached, Written::kNothing>(step);
+    return args.exclusive ? walk<Written::kStatesBefore>(step) : walk<Written::kStates>(step);
+  }
+
+  // Some rows at a time into a buffer that stays in the first cache, at the same place of a line, and from there.
+  void run_collected() const {
+    alignas(kCacheLine) char buffer[kSteps * kMaxCollectedRow + kCacheLine];
+    const int64_t row = args.out_stride, rows = std::max<int64_t>(kCollectedBytes / row / kSteps, 1) * kSteps;
+    for (int64_t step = 0; step < args.n_steps; step += rows) {
+      char* const target = args.out + step * row;
+      ColumnArgs part = args;
+      part.x += step * args.x_stride;
+      if (Gated) part.gates += step * args.gates_stride;
+      if (HasReset) part.reset += step * args.reset_stride;
+      part.out = buffer + (uint64_t)target % kCacheLine;
+      part.n_steps = std::min(rows, args.n_steps - step);
+      part.first = args.first && step == 0;
+      part.stream = false;
+      Walker{part}.run();
+      stream_bytes(target, part.out, part.n_steps * row);
     }
   }
 
@@ -211,6 +261,9 @@ struct Walker {
   // is bounded from what stands after each run of kRun steps, the largest gate, and, of float64, the largest token.
   template <bool Whole, int N>
   void reduce_columns(int64_t col, int count, Reduced* lanes) const {
+    // The first columns ask for whole rows, so that memory is read in its order; the others find them in the cache.
+    const int64_t row_bytes = col ? 0 : args.n_columns * (int64_t)sizeof(T), ahead = steps_ahead();
+    const int64_t gate_bytes = Gated && !args.gates_shared ? row_bytes / (int64_t)sizeof(T) * (int64_t)sizeof(G) : 0;
     Vec gamma[N], value[N], product[N], smallest[N], largest[N], largest_token[N];
     Vec most_product[N], most_value[N];
     Mask vanished[N];   // a product too small for a number: how far it grows from there is not known
@@ -220,6 +273,10 @@ struct Walker {
       product[k] = most_product[k] = broadcast(1.0), smallest[k] = broadcast(__builtin_inf()), vanished[k] = Mask{};
     }
     auto advance = [&](int64_t step) __attribute__((always_inline)) {
+      for (int64_t byte = 0; byte < row_bytes; byte += kCacheLine)
+        __builtin_prefetch(args.x + (step + ahead) * args.x_stride + byte, 0, 2);
+      for (int64_t byte = 0; byte < gate_bytes; byte += kCacheLine)
+        __builtin_prefetch(args.gates + (step + ahead) * args.gates_stride + byte, 0, 2);
       for (int k = 0; k < N; ++k) {
         const int64_t at = col + k * kLanes;
         const Vec x = as_operand(token<Whole>(step, at, count));
@@ -252,10 +309,13 @@ struct Walker {
         }
       }
     }
+    double base = 1.0, power = 1.0;   // of the lane before: gamma is most often the same in all columns
     for (int k = 0; k < N; ++k)
       for (int lane = 0; lane < count; ++lane) {
         Reduced& result = lanes[col + k * kLanes + lane];
-        const double power = Gated ? 1.0 : __builtin_pow(gamma[k][lane], (double)args.n_steps);
+        const double same = gamma[k][lane];   // bit for bit: of -0 another power than of 0
+        if (!Gated && std::memcmp(&same, &base, sizeof(base)) != 0)
+          base = same, power = __builtin_pow(base, (double)args.n_steps);
         const double gate = Gated ? largest[k][lane] : __builtin_fabs(gamma[k][lane]);
         const double within = gate <= 1.0 ? 1.0 : __builtin_pow(gate, kRun);
         const double grows = Gated ? within * most_product[k][lane] : gate <= 1.0 ? 1.0 : __builtin_fabs(power);

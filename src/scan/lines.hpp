@@ -269,14 +269,6 @@ inline Mask out_of_range(Vec a) {
   const Vec size = abs(a);
   return (Mask)((size < kGateLow) | (size > kGateHigh)) & (Mask)(a != 0.0);
 }
-inline bool any(Mask mask) {
-#if defined(__AVX512F__)
-  return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
-#endif
-  int64_t all = 0;
-  for (int lane = 0; lane < kLanes; ++lane) all |= mask[lane];
-  return all != 0;
-}
 template <class G>
 constexpr bool kMayLeaveRange = sizeof(G) == 8;
 

@@ -135,8 +135,10 @@ LineWindow* line_window(int32_t dtype, bool reverse);
 constexpr int kWindowColumns = 32;
 struct ColumnWindowArgs {
   const char* x;                      // the block's first step
+  const uint8_t* reset;               // nullptr: none
   char* out;                          // nullptr: only what the next block needs is wanted; may be x
-  int64_t x_stride, out_stride;       // from step to step, bytes
+  int64_t x_stride, reset_stride, out_stride;   // from step to step, bytes
+  bool reset_shared;                  // one reset for all columns of a step
   int64_t n, window, n_columns;
   const double* powers;               // gamma^k, normal numbers, k up to window
   double* rows;                       // window rows of kWindowColumns: from block to block

@@ -13,24 +13,20 @@
 
 #include "common/buffer.hpp"
 #include "common/parallel.hpp"
+#include "common/tuning.hpp"
 #include "scan/scan.hpp"
 #include "common/vec.hpp"
 
 namespace upsweep {
 namespace {
 
+using namespace scan_tuning;
+
 enum class Layout { kLines, kColumns, kGatheredLines, kGatheredColumns };
 
-constexpr int64_t kTileElements = 2048;      // of a buffer: 16 KiB of doubles, so that three of them fit the L1
 constexpr int64_t kPollTiles = 16;           // a tile takes 1 to 20 us
 constexpr int64_t kTileColumns = 64;
 constexpr int64_t kManyComplexLines = 8 * kTileColumns;
-constexpr int64_t kMaxStripLanes = 2048;     // their states stay in the L1, what is kept of each in the L2
-
-// Outputs from this size on go past the cache: with its input, one fills 32 MiB, and from there on streaming was the
-// faster (Zen 5, 32 MiB of L3; 1.5 times for 1024 x 4096 along axis 0). What the system reports as the last level is no
-// guide: inside a virtual machine it is the whole host's.
-constexpr int64_t kStreamBytes = 16 << 20;
 
 // The output is much larger than the cache and nobody has just read its lines.
 inline bool should_stream(const ScanProblem& p, int64_t lanes) {
@@ -147,7 +143,8 @@ inline Layout choose_layout(const ScanProblem& p) {
                aligned(p.gates, p);
   if (in_place) {
     const int64_t sign = p.x.time_stride < 0 ? -1 : 1;
-    if (p.x.time_stride == sign * item && like.time_stride == sign * dtype_size(like.dtype) &&
+    const bool is_constant = p.accumulator == kInteger && p.x.time_stride == 0;   // forward: its sign is 1
+    if ((p.x.time_stride == sign * item || is_constant) && like.time_stride == sign * dtype_size(like.dtype) &&
         (!p.gates.data || p.gates.time_stride == sign * dtype_size(p.gates.dtype)) &&
         (!p.reset.data || p.reset.time_stride == sign) && !(columns_first && p.length < kLanes))
       return Layout::kLines;
@@ -156,9 +153,13 @@ inline Layout choose_layout(const ScanProblem& p) {
         (!p.reset.data || p.reset.column_stride == 0 || p.reset.column_stride == 1))
       return Layout::kColumns;
   }
-  // Complex numbers wait long for each other: several of their lines are scanned at a time where there are enough for the threads.
+  // Complex numbers wait long for each other: several of their lines are scanned at a time where there are enough for
+  // the threads.
   const bool many = p.accumulator == kComplex && p.columns >= kManyComplexLines;
-  return columns_first || (has_out && across(p.out)) || many ? Layout::kGatheredColumns : Layout::kGatheredLines;
+  // A few columns that are gathered leave most of a vector empty; as lines they fill it.
+  const bool few = p.accumulator != kComplex && p.columns < scan_tuning::kFewGatheredColumns;
+  const bool by_columns = !few && (columns_first || (has_out && across(p.out)) || many);
+  return by_columns ? Layout::kGatheredColumns : Layout::kGatheredLines;
 }
 
 // Kernels of a layout, for one accumulator and its factor.
@@ -262,6 +263,11 @@ class Strips {
 
   // What steps [from, to) do to each lane's state.
   void reduce(const Strip& s, int64_t from, int64_t to, bool first, Effect* effects, Workspace& w) const {
+    // Of one line of integers, all that counts is what follows its last reset.
+    if (std::is_same_v<Acc, uint64_t> && s.reset && s.lanes == 1) {
+      for (int64_t step = to - 1; step > from; --step)
+        if (s.reset[step * p.reset.time_stride]) from = step;
+    }
     if (layout == Layout::kGatheredLines || layout == Layout::kGatheredColumns) {
       for_tiles(s, from, to, w, [&](const Tile& tile, int64_t lane, int64_t, bool at_start) {
         reduce_tile(tile, effects + lane, at_start, first && at_start, w);
@@ -453,10 +459,15 @@ class Strips {
           carry[lane] = dropped ? token_of(w.x[at]) : multiply_add(gate, carry[lane], w.x[at]);
           w.x[at] = p.exclusive ? before : carry[lane];
         }
-      // The same without a choice: lanes that do not wait for each other.
+      // The same without a choice: lanes that do not wait for each other, or one in a register.
       Acc *__restrict state = carry, *__restrict x = w.x.data() + step * tile.lanes;
       const Factor* __restrict gates = p.gates.data ? w.gates.data() + step * tile.lanes : w.gamma.data();
       const int64_t gates_step = p.gates.data ? tile.lanes : 0;
+      if (tile.lanes == 1) {
+        Acc only = state[0];
+        for (; step < tile.steps; ++step, ++x, gates += gates_step) *x = only = multiply_add(*gates, only, *x);
+        state[0] = only;
+      }
       for (; step < tile.steps; ++step, x += tile.lanes, gates += gates_step)
         for (int64_t lane = 0; lane < tile.lanes; ++lane) x[lane] = state[lane] = multiply_add(gates[lane], state[lane], x[lane]);
     }

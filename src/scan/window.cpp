@@ -12,8 +12,9 @@
 // prefetchers expect. A long block is taken in chunks, R's value between them computed beforehand. A few elements are
 // summed directly.
 //
-// Without resets, blocks of whole vectors along a line (scan/window_lines.cpp), and vectors across columns
-// (scan/window_columns.cpp), do the same in a third of the time. What may have overflowed there is computed again here.
+// Without resets, blocks of whole vectors along a line (scan/window_lines.cpp), and vectors across columns, also with
+// resets (scan/window_columns.cpp), do the same in a third of the time. What may have overflowed there is computed again
+// here.
 //
 // The block's sums are not those that the plain loop goes through. Where gamma^K or the elements are so large that one
 // of either may overflow, a tree over the elements keeps the loop's order (scan/window_tree.hpp). Where gamma^k is too small
@@ -26,20 +27,17 @@
 #include <vector>
 
 #include "common/parallel.hpp"
+#include "common/tuning.hpp"
 #include "scan/strips.hpp"
 #include "scan/window_tree.hpp"
 
 namespace upsweep {
 namespace {
 
+using namespace window_tuning;
+
 constexpr int64_t kChunk = 4096;      // elements of a buffer
-constexpr int64_t kDirect = 64;       // up to here K multiply-adds cost less than the set-up of a block
-// Blocks in vectors: from here on they are worth their set-up (in lines of fewer than kShort elements, from kDirect
-// on), and up to here their sums are read faster than elements are summed twice (Zen 5, 1 MiB of L2, 32 MiB of L3).
-constexpr int64_t kFewest = 24, kMost = 1 << 17, kShort = 256;
-constexpr int64_t kSegmentBytes = 256 << 10;
 constexpr int64_t kPollBlocks = 64;
-constexpr int64_t kRowBytes = 1 << 20;   // of a block of columns, at most: an L2
 constexpr int64_t kSegmentBlocks = 8; // a segment begins with the sums of the block before it
 
 constexpr double kGrowthTaken = 0x1p1000;    // gamma^K up to here, and its rounding, stay finite
@@ -321,8 +319,8 @@ class Window {
 
   bool has_columns() const {
     if constexpr (!std::is_same_v<Acc, double>) return false;
-    return strips.layout == Layout::kColumns && p.columns >= kLanes && p.gamma.column_stride == 0 && !p.reset.data &&
-           K > 1 && K * kWindowColumns * (int64_t)sizeof(double) <= kRowBytes && !(in_place && is_wide(p.x.dtype));
+    return strips.layout == Layout::kColumns && p.columns >= kLanes && p.gamma.column_stride == 0 && K > 1 &&
+           K * kWindowColumns * (int64_t)sizeof(double) <= kRowBytes && !(in_place && is_wide(p.x.dtype));
   }
 
   bool fits_columns(Acc gamma, const Buffers& b) const {
@@ -333,9 +331,11 @@ class Window {
   void blocks_of_columns(const Strip& s, Acc gamma, int64_t from, int64_t to, Buffers& b) const {
     if constexpr (std::is_same_v<Acc, double>) {
       auto run = [&](int64_t start, int64_t n, bool write) {
-        return column_block({s.x + start * p.x.time_stride, write ? s.out + start * p.out.time_stride : nullptr,
-                             p.x.time_stride, p.out.time_stride, n, K, s.lanes, b.normal_powers.data(), b.rows.data(),
-                             start == 0});
+        const char* reset = s.reset ? s.reset + start * p.reset.time_stride : nullptr;
+        return column_block({s.x + start * p.x.time_stride, (const uint8_t*)reset,
+                             write ? s.out + start * p.out.time_stride : nullptr, p.x.time_stride, p.reset.time_stride,
+                             p.out.time_stride, p.reset.column_stride == 0, n, K, s.lanes, b.normal_powers.data(),
+                             b.rows.data(), start == 0});
       };
       double previous = from ? run(from - K, K, false) : 0.0;
       for (int64_t start = from; start < to; start += K) {

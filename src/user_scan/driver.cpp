@@ -15,14 +15,9 @@
 namespace upsweep {
 namespace {
 
-constexpr int64_t kStripBytes = 8 << 10;    // of a row of columns that a task takes
-constexpr int64_t kBlockBytes = 256 << 10;  // of a block's inputs and outputs: they stay in the cache between two passes
-constexpr int64_t kBeyondCaches = 8 << 20;  // of an operand's line: what is read or written has gone from the caches before
 constexpr int64_t kLeastChunk = 16;
 constexpr double kHuge = 1e200;             // states beyond are not trusted to what was multiplied without them
 constexpr double kMostGrown = 256;          // numbers of a matrix beyond lose digits that one step's would not lose
-
-bool same_type(const StepsKernel& kernel, int32_t type) { return type == (kernel.bits == 32 ? kFloat32 : kFloat64); }
 
 // A column's operands at one of its steps.
 char* at(const ScanOperand& operand, const UserScan& scan, int64_t column, int64_t step) {
@@ -155,6 +150,12 @@ void combine_lanes(const double* matrix, const T* rests, T* states, int64_t lane
   std::copy_n(before, k, carry);
 }
 
+uint64_t bits_of(double number) {
+  uint64_t bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+
 // The state after a chunk; false where it has to be found step by step.
 bool combine(const TimeParallel& parallel, int k, const double* matrix, const double* rest, const double* before,
              double* after) {
@@ -166,6 +167,13 @@ bool combine(const TimeParallel& parallel, int k, const double* matrix, const do
         for (int j = 0; j < k; ++j) after[i] += matrix[i * k + j] * before[j];
       }
       return trusted(matrix, k * k) && trusted(before, k) && trusted(rest, k) && trusted(after, k);
+    case kIntegers:
+      for (int i = 0; i < k; ++i) {
+        uint64_t total = bits_of(rest[i]);
+        for (int j = 0; j < k; ++j) total += bits_of(matrix[i * k + j]) * bits_of(before[j]);
+        std::memcpy(&after[i], &total, sizeof total);
+      }
+      return true;
     case kMaxPlus:
       after[0] = std::fmax(s + matrix[0], rest[0]);
       return !std::isnan(rest[0]) && !std::isnan(s + matrix[0]);
@@ -248,7 +256,7 @@ class Chunks {
     bool forward = false;
     for (const ScanOperand& operand : scan.inputs) {
       if (operand.shared) continue;
-      if (!same_type(scan.kernel, operand.type) || std::abs(operand.time_stride) != item) return;
+      if (!is_number(scan.kernel, operand.type, operand.integer) || std::abs(operand.time_stride) != item) return;
       (operand.time_stride < 0 ? backward : forward) = true;
     }
     if (backward && forward) return;
@@ -269,10 +277,10 @@ class Chunks {
 
   void sum_chunks(const Place& position, std::vector<char>& rests) const {
     const int64_t lanes = scan.kernel.lanes;
-    std::vector<Stream> streams;
+    std::vector<Stream> streams(std::max<size_t>(1, scan.inputs.size()));   // the kernel reads the first in any case
     for (size_t n = 0; n < scan.inputs.size(); ++n) {
       const int64_t stride = scan.inputs[n].time_stride;
-      streams.push_back({position.inputs[n] + (stride < 0 ? (lanes - 1) * stride : 0), lanes * stride});
+      streams[n] = {position.inputs[n] + (stride < 0 ? (lanes - 1) * stride : 0), lanes * stride};
     }
     parallel.sums.sums(streams.data(), parallel.sums.params.data(), powers.data(), rests.data(), n_lanes, chunk / lanes);
   }
@@ -313,7 +321,7 @@ class Chunks {
     Strip result(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()), scratch.tiles);
     auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand, char* data) {
       walks.push_back({data + first * operand.time_stride, operand.time_stride, steps * operand.time_stride, operand.type,
-                       operand.shared, nullptr});
+                       operand.shared, operand.integer, nullptr});
     };
     for (size_t n = 0; n < scan.inputs.size(); ++n) add(result.inputs, scan.inputs[n], place.inputs[n]);
     for (size_t n = 0; with_outputs && n < scan.outputs.size(); ++n)
@@ -421,7 +429,7 @@ void scan_columns(const UserScan& scan) {
   const int64_t item = kernel.bits / 8, inner = scan.dims[scan.n_dims - 1], outer = scan.n_columns / inner;
   bool in_place = true;
   auto direct = [&](const ScanOperand& operand) {
-    return same_type(kernel, operand.type) && (operand.shared || operand.strides[scan.n_dims - 1] == item);
+    return is_number(kernel, operand.type, operand.integer) && (operand.shared || operand.strides[scan.n_dims - 1] == item);
   };
   for (const auto* operands : {&scan.inputs, &scan.outputs})
     for (const ScanOperand& operand : *operands) in_place &= direct(operand);
@@ -439,7 +447,7 @@ void scan_columns(const UserScan& scan) {
     Strip work(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()), tiles[thread]);
     auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand) {
       walks.push_back({at(operand, scan, column, 0), operand.time_stride, operand.strides[scan.n_dims - 1],
-                       operand.type, direct(operand), nullptr});
+                       operand.type, direct(operand), operand.integer, nullptr});
     };
     for (const ScanOperand& operand : scan.inputs) add(work.inputs, operand);
     for (const ScanOperand& operand : scan.outputs) add(work.outputs, operand);

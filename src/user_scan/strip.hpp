@@ -13,20 +13,25 @@
 
 #include "common/buffer.hpp"
 #include "common/parallel.hpp"
+#include "common/tuning.hpp"
 #include "user_scan/user_scan.hpp"
 
 namespace upsweep {
 namespace {
 
-constexpr int64_t kTileSteps = 64;          // of operands that go through tiles; of these far ahead, memory is fetched
-constexpr int64_t kTileBytes = 8 << 10;     // fewer where nothing has to be fetched, so that all stay in the first cache
-constexpr int64_t kRunSteps = 8;            // with the states in registers; the rows of so many steps are open at once,
-constexpr int64_t kRunBytes = 16 << 10;     // or of more, where rows are short
+using namespace user_scan_tuning;
+
 constexpr int64_t kPollTiles = 16;          // a tile takes microseconds
 
 inline int64_t size_of(int32_t type) {
   constexpr int64_t sizes[] = {4, 8, 1, 2, 4, 8, 1, 2, 4, 8};
   return sizes[type];
+}
+
+// Whether an element of an operand is in memory as the kernel's numbers are.
+inline bool is_number(const StepsKernel& kernel, int32_t type, int32_t integer) {
+  if (integer) return type == kInt64 || type == kUInt64;
+  return type == (kernel.bits == 32 ? kFloat32 : kFloat64);
 }
 
 // ---- tiles: any strides and types to rows of neighbouring columns, and back -------------------------------------
@@ -72,6 +77,7 @@ void copy_out(int32_t type, const char* from, int64_t from_time, char* to, int64
   switch (type) {
     case kFloat32: return copy(float{});
     case kFloat64: return copy(double{});
+    case kInt64: case kUInt64: return copy(int64_t{});   // of integers, whose narrower results numpy converts
     default: return copy(uint8_t{});   // truth values
   }
 }
@@ -81,6 +87,7 @@ struct Walk {
   char* data;
   int64_t time_stride, column_stride;
   int32_t type, direct;   // read and written in place
+  int32_t integer;
   char* tile;
 };
 
@@ -140,7 +147,7 @@ class Strip {
   int64_t row = 0, tile_steps = 0, steps_at_once = 0;
 
   bool turns(const Walk& walk) const {
-    return (kernel.bits == 32 ? walk.type == kFloat32 : walk.type == kFloat64) && std::abs(walk.time_stride) == item;
+    return is_number(kernel, walk.type, walk.integer) && std::abs(walk.time_stride) == item;
   }
 
   // What stands in a square's place in the next tile, to be read or written.
@@ -165,7 +172,8 @@ class Strip {
     auto rest = [&](int64_t step, int64_t col, int64_t steps, int64_t columns) {
       const char* const start = from + step * walk.time_stride + col * walk.column_stride;
       char* const to = walk.tile + step * row + col * item;
-      if (kernel.bits == 32) copy_in<float>(walk.type, start, walk.time_stride, walk.column_stride, to, row, steps, columns);
+      if (walk.integer) copy_in<int64_t>(walk.type, start, walk.time_stride, walk.column_stride, to, row, steps, columns);
+      else if (kernel.bits == 32) copy_in<float>(walk.type, start, walk.time_stride, walk.column_stride, to, row, steps, columns);
       else copy_in<double>(walk.type, start, walk.time_stride, walk.column_stride, to, row, steps, columns);
     };
     if (!turns(walk)) return rest(0, 0, n_steps, n_columns);
@@ -183,7 +191,8 @@ class Strip {
     auto rest = [&](int64_t step, int64_t col, int64_t steps, int64_t columns) {
       const char* const from = walk.tile + step * row + col * item;
       char* const start = to + step * walk.time_stride + col * walk.column_stride;
-      if (kernel.bits == 32) copy_out<float>(walk.type, from, row, start, walk.time_stride, walk.column_stride, steps, columns);
+      if (walk.integer) copy_out<int64_t>(walk.type, from, row, start, walk.time_stride, walk.column_stride, steps, columns);
+      else if (kernel.bits == 32) copy_out<float>(walk.type, from, row, start, walk.time_stride, walk.column_stride, steps, columns);
       else copy_out<double>(walk.type, from, row, start, walk.time_stride, walk.column_stride, steps, columns);
     };
     if (!turns(walk)) return rest(0, 0, n_steps, n_columns);

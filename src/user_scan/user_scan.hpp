@@ -48,6 +48,7 @@ struct ScanOperand {
   int64_t strides[kMostColumnDims] = {};          // bytes
   int32_t type = kFloat32;
   int32_t shared = 0;                             // an input of which all columns of the innermost dim have the same
+  int32_t integer = 0;                            // computed with as an integer, whose 64 bits are in a kernel's number
 };
 
 struct StepsKernel {
@@ -67,8 +68,9 @@ struct SumsKernel {
 
 // What many steps do to states, in numbers: of kAffine a matrix and a vector, then s -> matrix s + vector. Of the
 // others, with one state, a shift and a bound: s -> max(s + shift, bound), min, or the logarithm of the sum of exp.
-// kWinner: the states after the steps, from the worst; the better of two by the first of them is taken.
-enum CarryKind : int32_t { kAffine, kMaxPlus, kMinPlus, kLogAddExp, kMostWins, kLeastWins };
+// kWinner: the states after the steps, from the worst; the better of two by the first of them is taken. kIntegers: as
+// kAffine, of integers modulo 2^64, in the bits of the numbers; its matrix always varies.
+enum CarryKind : int32_t { kAffine, kMaxPlus, kMinPlus, kLogAddExp, kMostWins, kLeastWins, kIntegers };
 
 struct TimeParallel {
   StepsKernel reduce;                             // its states: the matrix or shift, if it varies, then the rest

@@ -76,7 +76,7 @@ def test_an_axis_out_of_range(name, axis):
         getattr(upsweep, name)(*operands(name, (3, 4)), axis=axis)
 
 
-@pytest.mark.parametrize("axis", [1.0, -1.0, "0", None, (0,), [1], np.array([-1]), np.float64(-1)])
+@pytest.mark.parametrize("axis", [1.0, -1.0, "0", (0,), [1], np.array([-1]), np.float64(-1)])
 @pytest.mark.parametrize("name", SCANS)
 def test_an_axis_that_is_no_int(name, axis):
     with pytest.raises(TypeError, match="axis"):
@@ -88,6 +88,21 @@ def test_an_axis_that_is_no_int(name, axis):
 def test_an_axis_of_another_integer_type(name, axis):
     arrays = operands(name, (3, 4))
     np.testing.assert_array_equal(getattr(upsweep, name)(*arrays, axis=axis), getattr(upsweep, name)(*arrays))
+
+
+@pytest.mark.parametrize(("axis", "remedy"), [(0, "[:, None, None]"), (1, "[:, None]")])
+def test_one_number_for_each_step_needs_the_other_axes(axis, remedy):
+    x = np.ones((5, 4, 3))
+    reset = np.arange(x.shape[axis]) == 2
+    with pytest.raises(ValueError, match=f"index of axis {axis}, pass reset{re.escape(remedy)}$"):
+        upsweep.cumulative_sum(x, axis=axis, reset=reset)
+    assert upsweep.cumulative_sum(x, axis=axis, reset=eval(f"reset{remedy}")).max() == x.shape[axis] - 2
+    with pytest.raises(ValueError, match=r"reset \(7,\)$"):
+        upsweep.cumulative_sum(x, reset=np.zeros(7, bool))
+    with pytest.raises(ValueError, match=r"index of axes \(0, 1\), pass reset\[:, :, None\]$"):
+        upsweep.cumulative_sum(x, axis=1, reset=np.zeros((5, 4), bool))
+    with pytest.raises(ValueError, match=r"shape \(5, 3\) .* to the state's \(5, 4\); it would fit axis=1$"):
+        upsweep.cumulative_sum(x, initial=np.zeros((5, 3)))
 
 
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((2, 3), (3, 2)), ((2, 1), (3, 4)), ((0,), (2,))])
@@ -116,6 +131,12 @@ def test_reset(name):
     ):
         with pytest.raises(TypeError, match="reset"):
             getattr(upsweep, name)(*arrays, reset=reset)
+    dones = np.array([0, 0, 1, 0], np.float32)
+    with pytest.raises(TypeError, match=r"reset: .* float32; .* use dones > 0: .* before ~dones is used$"):
+        getattr(upsweep, name)(*arrays, reset=dones)
+    with pytest.raises(TypeError, match=r"reset: .* int64; .*np.isin\(np.arange\(n\), cu_seqlens\[:-1\]\)"):
+        getattr(upsweep, name)(*arrays, reset=np.array([0, 1, 4]))
+    getattr(upsweep, name)(*arrays, reset=dones > 0)
 
 
 @pytest.mark.parametrize("name", SCANS)

@@ -65,17 +65,19 @@ def test_sums_of_integers_in_every_layout(dtype, out_dtype):
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "int64"])
 def test_long_sums_of_integers(dtype, n_threads):
+    """Lines in blocks, also of one number that is broadcast, with resets in some blocks."""
+    starts = [70_000, 70_040, 89_999]
     for shape, axis in [((600_001,), 0), ((90_000, 3), 0), ((2, 300_000), 1)]:
-        x = integers_of(shape, dtype)
-        y = upsweep.cumulative_sum(x, axis=axis, n_threads=n_threads)
-        np.testing.assert_array_equal(y, np.cumsum(x, axis))
-        y = upsweep.cumulative_sum(x, axis=axis, reverse=True, n_threads=n_threads)
-        np.testing.assert_array_equal(y, np.flip(np.cumsum(np.flip(x, axis), axis), axis))
-        reset = np.zeros(shape, bool)
-        reset[(slice(None),) * axis + (70_000,)] = True
-        parts = np.split(x, [70_000], axis)
-        y = upsweep.cumulative_sum(x, axis=axis, reset=reset, n_threads=n_threads)
-        np.testing.assert_array_equal(y, np.concatenate([np.cumsum(part, axis) for part in parts], axis))
+        for x in (integers_of(shape, dtype), np.broadcast_to(integers_of((1,), dtype), shape)):
+            y = upsweep.cumulative_sum(x, axis=axis, n_threads=n_threads)
+            np.testing.assert_array_equal(y, np.cumsum(x, axis))
+            y = upsweep.cumulative_sum(x, axis=axis, reverse=True, n_threads=n_threads)
+            np.testing.assert_array_equal(y, np.flip(np.cumsum(np.flip(x, axis), axis), axis))
+            reset = np.zeros(shape, bool)
+            reset[(slice(None),) * axis + (starts,)] = True
+            y = upsweep.cumulative_sum(x, axis=axis, reset=reset, n_threads=n_threads)
+            parts = np.split(x, starts, axis)
+            np.testing.assert_array_equal(y, np.concatenate([np.cumsum(part, axis) for part in parts], axis))
 
 
 def test_a_sum_of_integers_in_place():

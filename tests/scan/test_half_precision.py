@@ -5,6 +5,7 @@ import pytest
 import upsweep
 from helpers import BFLOAT16, SCANS, check, dtype_name, operands, random, same_bits, sequential, wide
 from upsweep._backends import cpu
+from upsweep._backends.cpu import user_scan
 from upsweep.testing import assert_scan_close
 
 HALVES = [np.dtype("float16"), BFLOAT16]
@@ -274,3 +275,19 @@ def test_one_rounding_to_float16(dtype):
     back = np.empty_like(values)
     cpu.scans.convert(written[0], back)
     np.testing.assert_array_equal(back, expected.astype(dtype))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 40), (40, 3), (7, 1, 50), (50, 33, 2), (2, 3, 4, 5)])
+def test_conversion_of_every_layout(shape):
+    layouts = [
+        np.ndarray.copy,
+        lambda array: np.repeat(array, 3, axis=-1)[..., 1::3] if array.ndim else array,
+        lambda array: array.T.copy().T,
+        lambda array: np.flip(np.flip(array).copy()),
+        lambda array: np.moveaxis(np.moveaxis(array, 0, -1).copy(), -1, 0) if array.ndim else array,
+    ]
+    x = np.asarray(random(shape), np.float16)
+    for source in (np.asarray(layout(x.astype(dtype))) for layout in layouts for dtype in (">f2", "f4")):
+        for target in (np.asarray(layout(np.zeros(shape, np.float16))) for layout in layouts):
+            user_scan.convert(source, target)
+            np.testing.assert_array_equal(target, x)

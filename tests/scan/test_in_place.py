@@ -22,6 +22,20 @@ def test_out_is_an_input(name, dtype, reverse):
                 assert same_bits(arrays[which], expected)
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("columns", [3, 7, 8, 9, 64, 65, 130])
+def test_out_is_an_array_of_integer_columns(columns, exclusive):
+    x = np.random.default_rng(columns).integers(-(2**62), 2**62, (50, columns))
+    reset = np.random.default_rng(0).random(x.shape) < 0.1
+    before, state = np.empty_like(x), np.zeros(columns, x.dtype)
+    after = np.empty_like(x)
+    for t in range(len(x)):
+        state = before[t] = np.where(reset[t], 0, state)
+        state = after[t] = state + x[t]
+    upsweep.cumulative_sum(x, axis=0, reset=reset, exclusive=exclusive, out=x)
+    np.testing.assert_array_equal(x, before if exclusive else after)
+
+
 def test_gates_and_tokens_and_out_are_one_array():
     x = random((3, 500), low=0.0)
     expected = upsweep.linear_recurrence(x.copy(), x.copy())

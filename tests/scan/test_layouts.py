@@ -77,3 +77,31 @@ def test_the_result_does_not_depend_on_the_order_of_gates_and_tokens_in_memory()
     expected = upsweep.linear_recurrence(gates, tokens)
     y = upsweep.linear_recurrence(np.asfortranarray(gates), tokens)
     np.testing.assert_allclose(y, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0, 8, 16, 40])
+@pytest.mark.parametrize("columns, dtype", [
+    (32, "float32"), (75, "float16"), (128, "float32"), (300, "float64"), (511, "float32"), (1040, "float64"),
+])  # fmt: skip
+def test_rows_that_go_past_the_cache(columns, dtype, offset):
+    # From 16 MiB on: whole lines, short rows through a buffer, the ends of others through the cache; not in place.
+    x = random((2**24 // (columns * np.dtype(dtype).itemsize) + 3, columns), dtype)
+    memory = np.full(x.nbytes + 8192, 0x55, np.uint8)
+    start = -memory.ctypes.data % 4096 + offset
+    out = np.ndarray(x.shape, dtype, memory, start)
+    upsweep.discounted_cumsum(x, 0.5, axis=0, out=out)
+    assert (memory[:start] == 0x55).all() and (memory[start + x.nbytes :] == 0x55).all()
+    assert same_bits(out, upsweep.discounted_cumsum(x, 0.5, axis=0, out=x))
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("columns", [65, 200, 900])
+def test_blocks_of_whole_rows(name, columns):
+    arrays = operands(name, (5000, columns), "float32")
+    tokens = arrays[1 if name == "linear_recurrence" else 0]
+    tokens[[7, 1800, 4000], [3, columns // 2, columns - 1]] = np.nan, np.inf, 1e30
+    one = getattr(upsweep, name)(*arrays, axis=0, n_threads=1)
+    assert same_bits(one, getattr(upsweep, name)(*arrays, axis=0, n_threads=3))
+    for column in (0, 3, columns // 2, columns - 1):
+        alone = [a[:, column] if isinstance(a, np.ndarray) else a for a in arrays]
+        np.testing.assert_allclose(one[:, column], getattr(upsweep, name)(*alone), rtol=1e-6)

@@ -289,6 +289,18 @@ def test_a_state_that_overflows_inside_a_block_stays_infinite(kind, layout, n_th
         np.testing.assert_allclose(final, np.broadcast_to(expected[-1], final.shape), rtol=1e-12)
 
 
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("kind", ["sum", "carried sum", "reset", "gates", "carried gates", "product"])
+def test_a_column_that_overflows_inside_a_block_leaves_the_others_alone(kind, n_threads):
+    gates, tokens, reset = overflowing(kind, 20_000)
+    expected = expected_states(gates, tokens, reset)
+    tokens = np.stack([np.ones_like(tokens)] * 69 + [tokens], axis=1)  # one of 70
+    y = upsweep.linear_recurrence(gates[:, None], tokens, axis=0, reset=reset[:, None], n_threads=n_threads)
+    np.testing.assert_allclose(y[:, -1], expected, rtol=1e-12)
+    others = expected_states(gates, tokens[:, 0], reset)
+    np.testing.assert_allclose(y[:, :-1], np.broadcast_to(others[:, None], (20_000, 69)), rtol=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["sum", "carried sum", "gates", "carried gates", "product"])
 def test_the_carry_of_a_block_that_overflows_inside_is_infinite(kind):
     gates, tokens, _ = overflowing(kind, 300)

@@ -143,3 +143,35 @@ def test_bincount_refuses_an_output_whose_elements_overlap():
     with pytest.raises(ValueError, match="out"):
         upsweep.bincount(np.array([1, 2]), out=out)
     assert (out == out[0]).all()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SCANS)
+def test_plain_arrays_take_the_short_path_with_the_same_bits(name, dtype, reverse, monkeypatch):
+    """Contiguous arrays, any axis, new results, those in place and those beside the inputs in one buffer."""
+    scan = getattr(upsweep, name)
+    calls = []
+    for shape in ((1,), (128,), (8, 16), (16, 1), (1, 5000), (3, 1, 4), (3, 40, 50)):
+        for axis in range(-len(shape), len(shape)):
+            arrays = operands(name, shape, dtype)
+            calls.append((arrays, axis, scan(*arrays, axis=axis, reverse=reverse, return_final=True)[0]))
+    monkeypatch.delattr(upsweep.scans, f"_{name}")  # the general path
+    for arrays, axis, expected in calls:
+        keywords = {"axis": axis, "reverse": reverse}
+        assert same_bits(scan(*arrays, **keywords), expected)
+        for where in range(3):  # out is below, between and above the inputs, and touches them
+            memory = np.stack([poisoned(expected.shape, dtype), *(a for a in arrays if np.ndim(a))])
+            order = np.roll(np.arange(len(memory)), where)
+            memory, rows = memory[order], np.argsort(order)
+            views = iter(rows[1:])
+            inside = [memory[next(views)] if np.ndim(a) else a for a in arrays]
+            out = memory[rows[0]]
+            before = [np.copy(a) for a in inside]
+            assert scan(*inside, **keywords, out=out) is out
+            assert same_bits(out, expected) and all(map(same_bits, map(np.asarray, inside), before))
+        for target in arrays:
+            if np.ndim(target):
+                copies = [np.copy(a) if np.ndim(a) else a for a in arrays]
+                (out,) = (c for c, a in zip(copies, arrays) if a is target)
+                assert scan(*copies, **keywords, out=out) is out and same_bits(out, expected)

@@ -65,3 +65,18 @@ def test_outputs_that_go_past_the_cache_from_rows_that_are_not_aligned():
     y = upsweep.discounted_cumsum(x, 0.9)
     few = np.r_[0, 1, 2, 35_000, 69_999]
     assert same_bits(y[few], one_by_one("discounted_cumsum", [x[few], 0.9])[0])
+
+
+@pytest.mark.parametrize("shape", [(1000, 1), (1, 1000), (1000, 2), (40, 1, 25), (1,)])
+def test_lines_in_reverse_stay_within_their_memory(shape):
+    """The plainest calls, which have no keywords but `reverse`, on memory with neighbours on both sides."""
+    memory = np.full(3 * np.prod(shape), np.nan)
+    out = memory[np.prod(shape) : 2 * np.prod(shape)].reshape(shape)
+    for axis in range(len(shape)):
+        x = np.random.default_rng(axis).random(shape)
+        for reverse in (False, True):
+            upsweep.discounted_cumsum(x, 0.5, axis=axis, reverse=reverse, out=out)
+            flipped = np.flip(x, axis) if reverse else x
+            expected = upsweep.discounted_cumsum(flipped, 0.5, axis=axis, initial=0.0)
+            np.testing.assert_allclose(out, np.flip(expected, axis) if reverse else expected, rtol=1e-15)
+            assert np.isnan(memory).sum() == 2 * np.prod(shape)

@@ -61,6 +61,24 @@ def test_resets_cut_windows(window):
             )
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("window", [1, 2, 7, 64, 90, 200])
+def test_resets_cut_windows_of_columns(window, dtype, reverse):
+    rng = np.random.default_rng(window)
+    x = random((180, 71), dtype, seed=window)
+    for reset in (rng.random(x.shape) < 0.03, rng.random((180, 1)) < 0.03, np.zeros(x.shape, bool)):
+        check("discounted_cumsum", x, -0.9, axis=0, window=window, reset=reset, reverse=reverse)
+    reset = rng.random(x.shape) < 0.03
+    y = upsweep.discounted_cumsum(x, 0.9, axis=0, window=window, reset=reset, reverse=reverse)
+    in_place = x.copy()
+    upsweep.discounted_cumsum(in_place, 0.9, axis=0, window=window, reset=reset, reverse=reverse, out=in_place)
+    np.testing.assert_allclose(in_place, y, rtol=1e-3 if dtype == "float16" else 1e-6)
+    # A number that is not finite is in the windows that reach it, and in none beyond a reset or of another column.
+    x[90:93, 40] = np.inf, np.nan, -np.inf
+    check("discounted_cumsum", x, 0.9, axis=0, window=window, reset=reset, reverse=reverse)
+
+
 def test_gamma_per_row_and_per_channel():
     x = random((4, 60, 3))
     check("discounted_cumsum", x, random((4, 1, 1), seed=3), axis=1, window=9)

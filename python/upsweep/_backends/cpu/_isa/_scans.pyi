@@ -31,11 +31,15 @@ def scan(
 def convert(source: NDArray[Any], target: NDArray[Any]) -> None:
     """Write real numbers to an array of floats in native byte order, of the same shape."""
 
-def plain_constant(x: object, gamma: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
-    """A discounted sum along the last axis, or None when x and gamma are not of the plainest kind."""
+def plain_constant(
+    x: object, gamma: object, axis: object, out: object, reverse: bool, n_threads: int
+) -> NDArray[Any] | None:
+    """A discounted sum, or None when the arguments are not of the plainest kind, or wrong."""
 
-def plain_sum(x: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
-    """A cumulative sum of floating numbers along the last axis, or None when x is not of the plainest kind."""
+def plain_sum(x: object, axis: object, out: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
+    """A cumulative sum of floating numbers, or None when the arguments are not of the plainest kind, or wrong."""
 
-def plain_gated(gates: object, tokens: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
-    """A gated recurrence along the last axis, or None when the arrays are not of the plainest kind."""
+def plain_gated(
+    gates: object, tokens: object, axis: object, out: object, reverse: bool, n_threads: int
+) -> NDArray[Any] | None:
+    """A gated recurrence, or None when the arguments are not of the plainest kind, or wrong."""
