@@ -6,16 +6,23 @@ One function reads every layout: keys and weights are not copied, and the kernel
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from upsweep import _arrays, _backends
-from upsweep._arrays import Array
+from upsweep._arrays import Array, Axis
 from upsweep._arrays.dispatch import dispatched
 from upsweep._backends import cpu
 from upsweep._core import bincount as bincount_problem
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from upsweep._arrays.static_types import A, ArrayLike, CountKeywords, HostArray, Labelled
+else:
+    from numpy.typing import ArrayLike
 
 __all__ = ["bincount"]
 
@@ -23,26 +30,37 @@ __all__ = ["bincount"]
 # fmt: off
 @overload
 def bincount(
-    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *, length: int | None = None,
-    axis: int | None = None, out: Array | None = None, accumulate: bool = False, dtype: DTypeLike | None = None,
-    invalid: Literal["raise", "drop"] = "raise", deterministic: bool = False,
-    return_invalid: Literal[False] = False, n_threads: int | None = None, device: str | None = None,
+    x: HostArray | Labelled, weights: ArrayLike | None = None, minlength: int = 0, *, out: Array | None = None,
+    return_invalid: Literal[False] = False, **keywords: Unpack[CountKeywords],
 ) -> Array: ...
 @overload
 def bincount(
-    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *, length: int | None = None,
-    axis: int | None = None, out: Array | None = None, accumulate: bool = False, dtype: DTypeLike | None = None,
-    invalid: Literal["raise", "drop"] = "raise", deterministic: bool = False, return_invalid: Literal[True],
-    n_threads: int | None = None, device: str | None = None,
+    x: HostArray | Labelled, weights: ArrayLike | None = None, minlength: int = 0, *, out: Array | None = None,
+    return_invalid: Literal[True], **keywords: Unpack[CountKeywords],
 ) -> tuple[Array, np.int64]: ...
+@overload
+def bincount(
+    x: A, weights: A | None = None, minlength: int = 0, *, out: A | None = None,
+    return_invalid: Literal[False] = False, **keywords: Unpack[CountKeywords],
+) -> A: ...
+@overload
+def bincount(
+    x: A, weights: A | None = None, minlength: int = 0, *, out: A | None = None,
+    return_invalid: Literal[True], **keywords: Unpack[CountKeywords],
+) -> tuple[A, A]: ...
+@overload
+def bincount(
+    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *, out: Any = None,
+    return_invalid: bool = False, **keywords: Unpack[CountKeywords],
+) -> Any: ...
 # fmt: on
 def bincount(
     x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *, length: int | None = None,
-    axis: int | None = None, out: Array | None = None, accumulate: bool = False, dtype: DTypeLike | None = None,
+    axis: Axis = None, out: Any = None, accumulate: bool = False, dtype: DTypeLike | None = None,
     invalid: Literal["raise", "drop"] = "raise", deterministic: bool = False, return_invalid: bool = False,
     n_threads: int | None = None, device: str | None = None,
 ) -> Any:  # fmt: skip
-    """Count the occurrences of each key, or sum a weight for each.
+    """Count the occurrences of each key of a 1-D array, or along `axis`; or sum a weight for each.
 
     Parameters
     ----------
@@ -56,8 +74,9 @@ def bincount(
         The least number of bins.
     length : int, optional
         The number of bins, whatever the keys are; `invalid` says what happens to keys outside.
-    axis : int, optional
-        Count along this axis only: a batch of counts, in which the bins replace the axis.
+    axis : int or str, optional
+        Count along this axis only: a batch of counts, in which the bins replace the axis. Of a DataArray the name
+        of a dimension.
     out : array of the same library, optional
         The result is written to it. It has the result's shape and dtype, and sets the number of bins. An error
         leaves it untouched; after a KeyboardInterrupt it is undefined.
@@ -66,7 +85,9 @@ def bincount(
     dtype : dtype_like, optional
         The dtype of the result. Default: intp for counts, float64 for sums, complex128 for complex ones. With an
         integer dtype, integer weights are summed as 64-bit integers, which wrap around; all other sums are rounded
-        once, at the end (sums of floats are truncated to an integer dtype). For tensors a torch.dtype: see Notes.
+        once, at the end (sums of floats are truncated to an integer dtype). Counts and sums of integers that a
+        short integer dtype cannot hold wrap around, as in numpy's astype: 300 is 44 in uint8. For tensors a
+        torch.dtype: see Notes.
     invalid : {"raise", "drop"}
         Whether keys below 0, or from `length` on, raise an error or are left out.
     deterministic : bool
@@ -91,8 +112,8 @@ def bincount(
     Raises
     ------
     TypeError
-        Keys are no integers, weights no numbers; `dtype` cannot hold the sums, or is of integers where weights
-        require a gradient.
+        Keys are no integers, weights no numbers; `dtype` is real where weights are complex, or of integers where
+        they require a gradient; `out` has another dtype than the result.
     ValueError
         Keys have more than one axis, and `axis` is not given; one is negative or outside the bins; weights of
         another shape; `minlength` negative; `length` smaller than `minlength`; `accumulate` without `out`.
@@ -122,6 +143,9 @@ def bincount(
     does not wait for it, and a CUDA graph can capture it. Otherwise the call waits once: for the range of the keys
     if the number of bins is unknown, else for the number of keys outside. With many bins, sums of floats may have
     other bits on each run, unless `deterministic` is set or torch's own switch for it is on.
+
+    Series and DataArrays give arrays, as in ``np.bincount``; those of keys and weights need equal labels.
+    Dimensions of DataArrays are matched by name.
 
     dask arrays give dask arrays: one task counts a block, and groups of counts are added in a fixed order. Without
     `length`, which `axis` requires, the number of bins is unknown until they are computed.

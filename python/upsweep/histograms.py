@@ -7,13 +7,13 @@ Tensors and arrays with DLPack alone are converted to operands, and the same fun
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array, DeviceView, Operand
+from upsweep._arrays.dates import are_dates, in_utc
 from upsweep._arrays.dispatch import handlers
 from upsweep._arrays.libraries import PLAIN
 from upsweep._core import bin_thresholds
@@ -21,22 +21,42 @@ from upsweep._core import histogram as histogram_problem
 from upsweep._core.histogram import Histogram
 from upsweep._core.scan import check_out
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from upsweep._arrays.static_types import A, ArrayLike, HostArray, Keywords, Labelled
+else:
+    from numpy.typing import ArrayLike
+
 __all__ = ["histc", "histogram"]
 
 DType = np.dtype[Any]
 
 
+# fmt: off
+@overload
+def histogram(
+    x: HostArray | Labelled, bins: ArrayLike | str = 10, range: tuple[Any, Any] | None = None, *,
+    weights: ArrayLike | None = None, density: bool = False, **keywords: Unpack[Keywords],
+) -> tuple[Array, Array]: ...
+@overload
+def histogram(
+    x: A, bins: ArrayLike | str = 10, range: tuple[Any, Any] | None = None, *, weights: A | None = None,
+    density: bool = False, **keywords: Unpack[Keywords],
+) -> tuple[A, A]: ...
+# fmt: on
 def histogram(
     x: ArrayLike, bins: ArrayLike | str = 10, range: tuple[Any, Any] | None = None, *,
     weights: ArrayLike | None = None, density: bool = False, n_threads: int | None = None,
     device: str | None = None,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Count the elements that lie in each bin, or sum their weights: ``np.histogram``, to the last count.
+) -> Any:  # fmt: skip
+    """Count all elements of an array in each bin, or sum their weights: ``np.histogram``, to the last count.
 
     Parameters
     ----------
     x : array_like
-        Real numbers or bool, of any shape, strides and byte order, counted as if flattened. A NaN lies in no bin.
+        Real numbers, bool, dates or durations (of numpy, Python or pandas), of any shape, strides and byte order,
+        counted as if flattened. A NaN or NaT lies in no bin.
     bins : int, array_like or str
         The number of bins of equal width; or their edges, 1-D, which may not decrease; or the name of one of
         ``np.histogram_bin_edges``'s rules: 'auto', 'fd', 'doane', 'scott', 'stone', 'rice', 'sturges', 'sqrt'.
@@ -79,8 +99,14 @@ def histogram(
     number of threads, and are numpy's where sums are exact. Those of integers are exact modulo 2**64; for bool
     they say whether there is any.
 
-    Unlike numpy's, bool is counted as 0 and 1 without a warning. Complex numbers and dates, which numpy takes in
-    some cases, are refused: count dates as ``x.view(np.int64)``.
+    There is one coordinate and no axis: `bincount` counts the bins of ``np.searchsorted`` along an axis, and
+    combined keys of several coordinates. Elements outside are in the first and the last bin of edges that begin
+    with -inf and end with inf. ``weights=w**2`` gives the squares of errors. docs/looked_for.md has the code.
+
+    bool is counted as 0 and 1, with numpy's RuntimeWarning. Complex numbers, which numpy takes in some cases, are
+    refused. Edges of dates are dates, or text such as "2024-03-30T12:00"; unlike numpy's, a number of bins has
+    edges in whole units of x and of the range, rounded down. Where `x` has a time zone, so have `bins` and
+    `range`, and the edges returned are in UTC. Series and DataArrays give arrays.
 
     Tensors and arrays of a device give what numpy gives for their elements, where they are: counts are int64,
     edges have numpy's dtype. Edges may be a list, or an array beside `x`, which is returned itself. On a CUDA
@@ -89,7 +115,8 @@ def histogram(
     need elements in the host's memory. There are no gradients: weights that require one are refused.
 
     dask arrays give dask arrays, of the edges too, and take bins by their number or edges in memory. A number of
-    bins without a range looks at all blocks twice: with `range` they are let go after the first time.
+    bins without a range looks at all blocks twice: with `range` they are let go after the first time. Sizes of
+    blocks may be unknown, as after indexing with a mask; weights are then indexed with the same one.
 
     Examples
     --------
@@ -101,17 +128,23 @@ def histogram(
     >>> upsweep.histogram(np.arange(8.0), 4, range=(0, 4), density=True)[0]
     array([0.2, 0.2, 0.2, 0.4])
     """
-    result: tuple[Array, Array] | None
     if not {type(x), type(bins), type(weights)} <= PLAIN:
         settings: dict[str, Any] = {"range": range, "density": density, "n_threads": n_threads}
+        if _arrays.any_labelled(x, bins, weights):
+            x, bins, settings["range"] = in_utc(x=x, bins=bins, range=range).values()
+            data = {**_data(x=x, weights=weights), **_data(bins=bins)}
+            return histogram(**data, **settings, device=device)
         if _arrays.any_dask(x, bins, weights):
             _dask = handlers("dask")
             _dask.reject_options(device=device)
-            result = _dask.histogram.histogram(histogram, x, bins, weights=weights, **settings)
-            return result
+            return _dask.histogram.histogram(histogram, x, bins, weights=weights, **settings)
         result = _via_other_library(histogram, {"x": x, "bins": bins, "weights": weights}, device, settings)
         if result is not None:
             return result
+    if are_dates(x):
+        numbers, ends, edges = histogram_problem.dates_and_edges(x, bins, range)
+        counts, _ = histogram(numbers, ends, weights=weights, n_threads=n_threads, device=device)
+        return _density(counts, edges) if density else counts, edges
     ordinal = _arrays.check_device(device)
     _backends.check_threads(n_threads)
     numbers = histogram_problem.as_numbers(x)
@@ -128,12 +161,14 @@ def histogram(
                 f"density: a {library.name} cannot be divided; divide the counts by their sum and widths"
             )
         histogram_problem.refuse_long_double(range)
-        bins = bins if device_bins is None else _backends.cuda_bincount.to_host(device_bins)
-    if np.ndim(bins) == 0:
+    edges_or_number: Any = bins if device_bins is None else _backends.cuda_bincount.to_host(device_bins)
+    if np.ndim(edges_or_number) == 0:
         find_extremes = functools.partial(_backends.find_extremes, n_threads=n_threads)
-        edges, thresholds = histogram_problem.uniform_edges(numbers, bins, range, summands, find_extremes)
+        edges, thresholds = histogram_problem.uniform_edges(
+            numbers, edges_or_number, range, summands, find_extremes
+        )
     else:
-        edges, thresholds = histogram_problem.explicit_edges(bins, numbers.dtype.newbyteorder("="))
+        edges, thresholds = histogram_problem.explicit_edges(edges_or_number, numbers.dtype.newbyteorder("="))
     problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
     if isinstance(numbers, DeviceView):
         return _run_on_device(problem, edges, device_bins, density)
@@ -143,16 +178,25 @@ def histogram(
     else:
         with np.errstate(over="ignore", invalid="ignore"):
             counted = counted.astype(summands.dtype.newbyteorder("="), copy=False)
-    if density:
-        return counted / np.array(np.diff(edges), float) / counted.sum(), edges
-    return counted, edges
+    return _density(counted, edges) if density else counted, edges
 
 
+# fmt: off
+@overload
 def histc(
-    x: ArrayLike, bins: int = 100, min: Any = 0, max: Any = 0, *, out: Array | None = None,
+    x: HostArray | Labelled, bins: int = 100, min: Any = 0, max: Any = 0, *, out: Array | None = None,
+    **keywords: Unpack[Keywords],
+) -> Array: ...
+@overload
+def histc(
+    x: A, bins: int = 100, min: Any = 0, max: Any = 0, *, out: A | None = None, **keywords: Unpack[Keywords],
+) -> A: ...
+# fmt: on
+def histc(
+    x: ArrayLike, bins: int = 100, min: Any = 0, max: Any = 0, *, out: Any = None,
     n_threads: int | None = None, device: str | None = None,
-) -> Array:  # fmt: skip
-    """Count the elements in bins of equal width: ``torch.histc``, for arrays.
+) -> Any:  # fmt: skip
+    """Count all elements of an array in bins of equal width: ``torch.histc``, for arrays.
 
     Parameters
     ----------
@@ -162,7 +206,8 @@ def histc(
         The number of bins.
     min, max : number
         The range, both ends within it, in x's dtype. Where they are equal, as by default, it is from the least to
-        the largest element; where these are equal too, from one less to one more.
+        the largest element; where these are equal too, from one less to one more, or to the next number of float32
+        or float64 where that is farther.
     out : array of the same library, optional
         The result goes here: of x's dtype and `bins` elements. An error leaves it untouched.
     n_threads : int, optional
@@ -203,9 +248,13 @@ def histc(
     >>> upsweep.histc([1, 5, 5, 9], bins=2)
     array([1, 3])
     """
-    result: Array | None
     if not {type(x), type(out)} <= PLAIN:
+        if _arrays.any_dask(x, out):
+            raise TypeError("x: histc does not take dask arrays; histogram(x, bins, range=(min, max)) does")
         settings = {"bins": bins, "min": min, "max": max, "n_threads": n_threads}
+        if _arrays.any_labelled(x, out):
+            handlers("labelled").refuse_out(out)
+            return histc(**_data(x=x), **settings, device=device)
         result = _via_other_library(histc, {"x": x, "out": out}, device, settings)
         if result is not None:
             return result
@@ -230,8 +279,7 @@ def histc(
         if may_overflow:
             counts = _backends.cuda_bincount.run_histogram(problem, np.dtype(np.int64))
             _check_held(_backends.cuda_bincount.to_host(counts), dtype)
-        result = _arrays.user_array(_backends.cuda_bincount.run_histogram(problem, dtype, target))
-        return result
+        return _arrays.user_array(_backends.cuda_bincount.run_histogram(problem, dtype, target))
     counted = _backends.run_histogram(problem, n_threads, ordinal)
     if may_overflow:
         _check_held(counted, dtype)
@@ -239,6 +287,19 @@ def histc(
         return counted.astype(dtype)
     out[...] = counted.astype(dtype)
     return out
+
+
+def _data(**named: Any) -> dict[str, Any]:
+    """Return the arguments without labels."""
+    if not _arrays.any_labelled(*named.values()):
+        return named
+    data: dict[str, Any] = handlers("labelled").without_labels(named, {}, None, dates=True).arrays
+    return data
+
+
+def _density(counted: Array, edges: Array) -> Array:
+    density: Array = counted / np.array(np.diff(edges), float) / counted.sum()
+    return density
 
 
 def _via_other_library(function: Any, arrays: dict[str, Any], device: Any, settings: dict[str, Any]) -> Any:

@@ -14,13 +14,20 @@ constexpr int64_t kPiece = 1 << 16;    // keys that a worker claims
 constexpr int64_t kPageBins = 1024;    // whose wraps fill a page
 
 // Everything by value: a store to a byte might else be one to any of it.
-// last: checked, the bin of keys outside; else a mask.
-template <class Key, bool Checked>
-inline void count_block(const char* keys, int64_t n, uint8_t* bytes, uint32_t* wraps, uint8_t* wrapped, uint64_t last) {
-  for (int64_t at = 0; at < n; ++at) {
-    const uint64_t key = index_at<Key>(keys, at), bin = Checked ? std::min(key, last) : key & last;
-    if (__builtin_expect(++bytes[bin] == 0, 0)) ++wraps[bin], wrapped[bin / kPageBins] = 1;
-  }
+// Adds Step, 1 or -1, to the count of each key; whether all keys are below `bins`. Checked: those that are not go to
+// that entry; else they are masked to any below the next power of two.
+template <class Key, int Step, bool Checked>
+inline bool count_block(const char* keys, int64_t n, uint8_t* bytes, uint32_t* wraps, uint8_t* wrapped, uint64_t bins) {
+  const uint64_t mask = std::bit_ceil(bins) - 1, last = bins - 1;
+  uint64_t beyond = 0;   // the top bit, of keys beyond the last
+  each_key_of_block<Key>(keys, n, [&](int64_t at, int) {
+    const uint64_t key = index_at<Key>(keys, at), bin = Checked ? std::min(key, bins) : key & mask;
+    beyond |= key | (last - key);
+    const uint8_t before = bytes[bin];
+    bytes[bin] = (uint8_t)(before + Step);
+    if (__builtin_expect(before == (Step > 0 ? 255 : 0), 0)) wraps[bin] += Step, wrapped[bin / kPageBins] = 1;
+  });
+  return beyond >> 63 == 0;
 }
 
 inline void add_equal(int64_t n, uint64_t bin, uint8_t* bytes, uint32_t* wraps, uint8_t* wrapped) {
@@ -36,24 +43,32 @@ void CountBytes::count_piece(Worker& worker, const Row& row, int64_t from, int64
   uint8_t* const bytes = worker.bytes.get();
   uint8_t* const wrapped = worker.wrapped.data();
   uint32_t* const wraps = worker.wraps.get();
-  auto prepare = [&](uint64_t bins) {
-    const uint64_t target = std::min<uint64_t>(limit + 1, std::bit_ceil(bins));
+  uint64_t bins = std::min<uint64_t>(worker.ready, limit);   // that are ready; the entry of keys outside is none of them
+  auto prepare = [&](uint64_t n_entries) {
+    const uint64_t target = std::bit_ceil(n_entries);
     std::fill(bytes + worker.ready, bytes + target, 0);
     worker.ready = target;
+    bins = std::min<uint64_t>(target, limit);
   };
-  each_block<Key>(row, from, to, [&](const char* keys, int64_t, int64_t n) {
-    const Bits2<Key> bits = bits_of<Key>(keys, n);
-    if (bits.any >= worker.ready) {
-      if (bits.any >= (uint64_t)limit) {
-        if (largest_unsigned<Key>(keys, n) >= (uint64_t)limit && stop.template should_stop<Key>(keys, n, limit)) return false;
-        prepare(limit + 1);
-        count_block<Key, true>(keys, n, bytes, wraps, wrapped, limit);
-        return true;
-      }
-      prepare((uint64_t)bits.any + 1);
+  if (worker.ready == 0) prepare(1);
+  each_block<Key, false>(row, from, to, [&](const char* keys, int64_t, int64_t n) {
+    if (!worker.careful && !may_be_equal<Key>(keys, n)) {
+      if (count_block<Key, 1, false>(keys, n, bytes, wraps, wrapped, bins)) return true;
+      count_block<Key, -1, false>(keys, n, bytes, wraps, wrapped, bins);
     }
-    if (bits.any == bits.all) add_equal(n, bits.any, bytes, wraps, wrapped);
-    else count_block<Key, false>(keys, n, bytes, wraps, wrapped, std::bit_ceil(worker.ready) - 1);
+    fetch_ahead(keys, n * (int64_t)sizeof(Key));
+    const Bits2<Key> bits = bits_of<Key>(keys, n);
+    const uint64_t largest = bits.any >= (uint64_t)limit ? largest_unsigned<Key>(keys, n) : bits.any;
+    worker.careful = largest >= (uint64_t)limit;
+    if (worker.careful) {
+      if (stop.template should_stop<Key>(keys, n, limit)) return false;
+      prepare(limit + 1);
+      count_block<Key, 1, true>(keys, n, bytes, wraps, wrapped, limit);
+      return true;
+    }
+    if (largest >= worker.ready) prepare(largest + 1);
+    if (bits.any == bits.all) add_equal(n, largest, bytes, wraps, wrapped);
+    else count_block<Key, 1, false>(keys, n, bytes, wraps, wrapped, bins);
     return true;
   });
 }

@@ -24,7 +24,8 @@ class CountBytes {
     Scratch<uint8_t> bytes;
     std::unique_ptr<uint32_t[], Free> wraps;   // how often each byte wrapped around; pages that none did are not had
     std::vector<uint8_t> wrapped;              // which pages some did
-    uint64_t ready = 0;                        // bytes that are initialised
+    uint64_t ready = 0;                        // bytes that are initialised, a power of two
+    bool careful = false;                      // the last block had keys outside: the next one is looked at first
     int64_t top = 0;
   };
   template <class Key>

@@ -20,27 +20,8 @@
 namespace upsweep {
 namespace {
 
-constexpr int64_t kFewKeys = 4096;             // of which a row is counted in order
-// 26 us of counting. A worker that is awake costs less than a microsecond (Zen 5, gcc's OpenMP), but where other
-// work has its core the call waits for it.
-constexpr int64_t kKeysWorthAThread = 1 << 16;
-constexpr int64_t kPartitionWorth = 1 << 19;   // keys
-constexpr int64_t kPartitionBins = 1 << 22;    // of which one thread gains by it, of counts: they are in no cache
-constexpr int kWorkersOfSums = 4;              // that gain by it, of weights,
-constexpr int64_t kSumBins = 3 << 20;          // in fewer bins than these; 2^20 bins: 34 ms of one, 56 of two (Zen 5)
-constexpr int64_t kFewerThanBins = 4;          // bins a key of which only some of a bucket's cache lines are needed
-// Measured on Zen 5 (48 KiB and 1 MiB of cache): more tables do not wait for each other, but leave the first cache.
-constexpr int64_t kManyTables = 2048;          // bins of which 8 tables are the fastest
-constexpr int64_t kSomeTables = 16384;         // and 4
-constexpr int64_t kBytesOfAll = 1 << 24;       // of byte tables that exceed the second cache, of all workers,
-constexpr int64_t kKeysOfAByte = 4;            // keys a bin that are worth such tables
-constexpr int kWorkersOfBytes = 4;             // whose tables are then at most as large as the result
 constexpr int kPlaces = 16;                    // at which the keys are looked at first
 constexpr int64_t kPlaceKeys = 64;
-// Keys that share low bits are counted without them: their bins would be far apart and, 4 KiB apart, take one place in
-// the first cache (Zen 4: 6 to 20 ns a key). In fewer bins than these all stay in that cache.
-constexpr int64_t kSpreadBins = 4096;
-constexpr int kSharedBits = 4;
 
 int threads_for(const CountProblem& p, int64_t n_keys) {
   return threads_worth(p.n_threads, n_keys / kKeysWorthAThread * kWorthAThread, INT64_MAX);
@@ -62,15 +43,18 @@ bool is_partition_worth(const CountProblem& p, int64_t n_bins, int n_threads) {
   return n_threads > 1 || (p.summand == kOnes && n_bins >= kPartitionBins && p.n >= n_bins / 2);
 }
 
-// What some of the keys need: a number of bins, and which bits differ. Where keys are sorted the largest is at an end.
+// What some of the keys need: a number of bins, which bits differ, and how many are equal to one of the two before
+// them, which an addition would wait for. Where keys are sorted the largest is at an end.
 struct Sample {
   int64_t n_bins;
   uint64_t differing;
+  double repeats;
 };
 template <class Key>
 Sample sample_keys(const CountProblem& p, int64_t row) {
   const Row keys = row_of(p, row);
   uint64_t largest = 0;
+  int64_t n_repeats = 0, n_sampled = 1;
   Bits2<Key> all;
   Unsigned<Key> buffer[kPlaceKeys];
   for (int place = 0; place < kPlaces; ++place) {
@@ -80,12 +64,28 @@ Sample sample_keys(const CountProblem& p, int64_t row) {
     const Bits2<Key> bits = bits_of<Key>(block, n);
     if (info > Key(0)) largest = std::max(largest, (uint64_t)info);
     all.any |= bits.any, all.all &= bits.all;
+    for (int64_t at = 2; at < n; ++at) {
+      const Unsigned<Key> bin = key_at<Key>(block, at);
+      n_repeats += bin == key_at<Key>(block, at - 1) || bin == key_at<Key>(block, at - 2), ++n_sampled;
+    }
   }
-  return {(int64_t)std::min<uint64_t>(largest, INT64_MAX - 1) + 1, (uint64_t)(all.any ^ all.all)};
+  return {(int64_t)std::min<uint64_t>(largest, INT64_MAX - 1) + 1, (uint64_t)(all.any ^ all.all),
+          (double)n_repeats / (double)n_sampled};
+}
+
+Sample sample_of(const CountProblem& p, int64_t row) {
+  return with_key_type(p.key_dtype, [&](auto key) { return sample_keys<decltype(key)>(p, row); });
 }
 
 // How many low bits do not differ; 0 where all keys are equal.
 inline int n_shared_bits(uint64_t differing) { return differing ? std::countr_zero(differing) : 0; }
+
+// Whether no key can be outside of the bins known beforehand, as pixels of 8 bits in 256 bins. Of one row the keys are
+// read all the same: they may share low bits.
+bool fit_by_type(const CountProblem& p) {
+  const int64_t n_bins = p.n_bins >= 0 ? p.n_bins : p.n_bins_least;
+  return p.n_rows > 1 && (p.key_dtype == kUInt8 ? n_bins >= 1 << 8 : p.key_dtype == kUInt16 && n_bins >= 1 << 16);
+}
 
 BinInfo bins_of_range(const CountProblem& p) {
   const KeyRange range = range_of_keys(p);
@@ -102,10 +102,9 @@ BinInfo bins_of_range(const CountProblem& p) {
   return info;
 }
 
-int n_tables_for(int64_t n_bins, int64_t n) {
-  if (n_bins <= kManyTables && n_bins * 8 <= n) return 8;
-  if (n_bins <= kSomeTables && n_bins * 4 <= n) return 4;
-  return 1;
+int n_tables_for(int64_t n_bins, int64_t n, const Sample& sample) {
+  if (n_bins > kNarrowBins || n_bins * kKeysOfANarrow > n) return 0;
+  return sample.repeats > kRepeatsOfCounts ? kMostTables : 1;
 }
 
 }  // namespace
@@ -128,7 +127,7 @@ BinInfo Counter::scan_keys() {
   if (p.n == 0 || p.n_rows == 0) return info;
   const bool must_look = p.n_bins < 0 || !p.drop;
   if (p.n_rows == 1 && p.n_bins != 0 && (p.summand == kOnes ? p.n > kFewKeys : p.n > kSumChunk)) {
-    const Sample sample = with_key_type(p.key_dtype, [&](auto key) { return sample_keys<decltype(key)>(p, 0); });
+    const Sample sample = sample_of(p, 0);
     const int64_t estimate = p.n_bins >= 0 ? p.n_bins : sample.n_bins;
     if (n_shared_bits(sample.differing) >= kSharedBits && estimate > kSpreadBins) return info = bins_of_range(p);
     const int64_t width = width_of(p);
@@ -136,7 +135,7 @@ BinInfo Counter::scan_keys() {
     Outcome outcome = Outcome::kTooMany;
     int64_t n_bins = 0;
     if (p.summand == kOnes) {
-      const int n_tables = n_tables_for(estimate, p.n);
+      const int n_tables = n_tables_for(estimate, p.n, sample);
       const int n_threads = (int)std::min<int64_t>(threads_for(p, p.n), std::max<int64_t>(1, p.n / estimate));
       if (estimate <= CountTables::capacity(n_tables) && estimate <= p.n) {
         outcome = tables->counts.count(p, 0, p.n_bins, n_tables, n_threads);
@@ -148,7 +147,7 @@ BinInfo Counter::scan_keys() {
       }
     } else if (estimate < kSumNumbers / width && estimate <= p.n) {
       auto sum = [&](auto& sums) {
-        outcome = sums.sum(p, 0, p.n_bins, estimate, threads_for(p, p.n * width));
+        outcome = sums.sum(p, 0, p.n_bins, estimate, sample.repeats > kRepeatsOfSums, threads_for(p, p.n * width));
         n_bins = sums.n_bins();
       };
       p.summand == kReals ? sum(tables->reals) : sum(tables->integers);
@@ -158,7 +157,7 @@ BinInfo Counter::scan_keys() {
     if (outcome != Outcome::kTooMany) return info;
     tables.reset();
   }
-  if (must_look) info = bins_of_range(p);
+  if (must_look && !fit_by_type(p)) info = bins_of_range(p);
   return info;
 }
 
@@ -170,9 +169,9 @@ void write_row(const CountProblem& p, int64_t row, int64_t* counts, int64_t n_bi
   if (p.n <= kFewKeys) return count_in_order(p, row, counts, n_bins, overwrite);
   CountProblem lenient = p;   // whatever was to be raised has been
   lenient.drop = 1;
-  const int n_tables = n_tables_for(n_bins, p.n);
+  const int n_tables = n_tables_for(n_bins, p.n, sample_of(p, row));
   const int with_tables = (int)std::min<int64_t>(n_threads, std::max<int64_t>(1, p.n / (n_bins + 1)));
-  if (n_bins <= CountTables::capacity(n_tables) && (n_tables > 1 || with_tables > 1)) {
+  if (n_bins <= CountTables::capacity(n_tables) && (n_tables > 0 || with_tables > 1)) {
     CountTables tables;
     tables.count(lenient, row, n_bins, n_tables, with_tables);
     return tables.write(counts, n_bins, overwrite, n_threads);
@@ -195,7 +194,8 @@ void sum_row(const CountProblem& p, int64_t row, Sum* sums, int64_t stride, int6
     CountProblem lenient = p;
     lenient.drop = 1;
     SumTables<Sum> tables;
-    tables.sum(lenient, row, n_bins, n_bins, threads_for(p, p.n * width));
+    const bool repeating = sample_of(p, row).repeats > kRepeatsOfSums;
+    tables.sum(lenient, row, n_bins, n_bins, repeating, threads_for(p, p.n * width));
     return tables.write(sums, stride, n_bins, overwrite);
   }
   if (width == 1) {   // either way in the keys' order

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -11,11 +10,12 @@
 
 #include "bincount/bincount.hpp"
 #include "common/parallel.hpp"
+#include "common/tuning.hpp"
 
 namespace upsweep {
 namespace {
 
-constexpr int64_t kBlock = 1024;   // keys that are looked at, and then counted from the first cache
+constexpr int64_t kBlock = 1024;   // keys that are counted and checked at a time
 constexpr int64_t kPollBlocks = 64;
 
 // After block number `block` of a long loop.
@@ -29,7 +29,7 @@ using Unsigned = std::make_unsigned_t<Key>;
 // Keys are compared as unsigned numbers: negative ones are behind all bins.
 //
 // Another thread or process may change keys while they are counted. A check of a block says nothing about a second read
-// of it: an index is either masked, or compared in the read that it comes from, or comes from a copy of the block.
+// of it: an index is either masked, or compared in the read that it comes from.
 template <class Key>
 inline Unsigned<Key> key_at(const char* keys, int64_t at) {
   Unsigned<Key> key;
@@ -58,6 +58,7 @@ inline uint64_t swap_bytes_of(uint64_t value) { return __builtin_bswap64(value);
 
 template <class Key, bool Swapped>
 inline void read_keys(const char* source, int64_t stride, int64_t n, Unsigned<Key>* to) {
+#pragma GCC unroll 8
   for (int64_t at = 0; at < n; ++at) {
     Unsigned<Key> key;
     std::memcpy(&key, source + at * stride, sizeof(Key));
@@ -73,6 +74,22 @@ inline void fetch_ahead(const char* block, int64_t n_bytes) {
   for (int64_t at = 0; at < n_bytes; at += kLine) __builtin_prefetch(block + n_bytes + at);
 }
 
+// visit(at, turn) for the keys of a block, whose turns are 0 to 7 again and again. Keys are asked for a little ahead, a
+// cache line at a time: the processor's own prefetching ends with a page, and asking for a whole block at once keeps
+// the loads of a table waiting (Zen 4, 256 to 10,000 bins: 0.97 to 1.3 ns a key instead of 0.45 to 0.6).
+template <class Key, class Visit>
+inline void each_key_of_block(const char* keys, int64_t n, Visit visit) {
+  constexpr int kTurns = 8;
+  constexpr int64_t kLine = 64 / (int64_t)sizeof(Key);
+  int64_t at = 0;
+  for (; at + kLine <= n; at += kLine) {
+    __builtin_prefetch(keys + at * (int64_t)sizeof(Key) + count_tuning::kAheadBytes);
+    for (int64_t first = at; first < at + kLine; first += kTurns)
+      for (int turn = 0; turn < kTurns; ++turn) visit(first + turn, turn);
+  }
+  for (; at < n; ++at) visit(at, 0);
+}
+
 // One row of keys.
 struct Row {
   const char* keys;
@@ -81,11 +98,12 @@ struct Row {
   int32_t shift = 0;   // CountProblem::key_shift
 };
 
-// The n <= kBlock keys from `first` on, contiguous and native: where they lie, or in the buffer.
-template <class Key>
+// The n <= kBlock keys from `first` on, contiguous and native: where they lie, or in the buffer. Ahead: the next block
+// is asked for; else only where keys are copied.
+template <class Key, bool Ahead = true>
 inline const char* read_block(const Row& row, int64_t first, int64_t n, Unsigned<Key>* buffer) {
   const char* source = row.keys + first * row.stride;
-  fetch_ahead(source, n * row.stride);
+  if (Ahead || row.stride != (int64_t)sizeof(Key) || row.swapped || row.shift) fetch_ahead(source, n * row.stride);
   if (row.stride == (int64_t)sizeof(Key)) {
     if (!row.swapped && row.shift == 0) return source;
     row.swapped ? read_keys<Key, true>(source, sizeof(Key), n, buffer)
@@ -100,12 +118,12 @@ inline const char* read_block(const Row& row, int64_t first, int64_t n, Unsigned
 }
 
 // visit(keys, first, n) for keys [from, to), at most kBlock at a time; it ends where visit says false.
-template <class Key, class Visit>
+template <class Key, bool Ahead = true, class Visit>
 inline bool each_block(const Row& row, int64_t from, int64_t to, Visit visit) {
   Unsigned<Key> buffer[kBlock];
   for (int64_t first = from; first < to; first += kBlock) {
     const int64_t n = std::min(kBlock, to - first);
-    if (!visit(read_block<Key>(row, first, n, buffer), first, n)) return false;
+    if (!visit(read_block<Key, Ahead>(row, first, n, buffer), first, n)) return false;
     poll_blocks((first - from) / kBlock);
   }
   return true;
@@ -116,17 +134,6 @@ template <class Key>
 struct Bits2 {
   Unsigned<Key> any = 0, all = (Unsigned<Key>)~Unsigned<Key>(0);
 };
-// Copies a block on the way.
-template <class Key>
-inline Bits2<Key> copy_block(const char* keys, int64_t n, Unsigned<Key>* __restrict to) {
-  Bits2<Key> bits;
-  for (int64_t at = 0; at < n; ++at) {
-    to[at] = key_at<Key>(keys, at);
-    bits.any |= to[at], bits.all &= to[at];
-  }
-  std::atomic_signal_fence(std::memory_order_seq_cst);   // the compiler may not read the keys again instead
-  return bits;
-}
 template <class Key>
 inline Bits2<Key> bits_of(const char* keys, int64_t n) {
   Bits2<Key> bits;
@@ -135,6 +142,21 @@ inline Bits2<Key> bits_of(const char* keys, int64_t n) {
     bits.any |= key, bits.all &= key;
   }
   return bits;
+}
+
+// Whether all keys of a block may be equal: three of them are.
+template <class Key>
+inline bool may_be_equal(const char* keys, int64_t n) {
+  const Unsigned<Key> first = key_at<Key>(keys, 0);
+  return first == key_at<Key>(keys, n / 2) && first == key_at<Key>(keys, n - 1);
+}
+
+// Whether a key is above the limit; the top bit of none of them is set.
+template <class Key>
+inline bool is_any_above(const char* keys, int64_t n, uint64_t limit) {
+  uint64_t bits = 0;
+  for (int64_t at = 0; at < n; ++at) bits |= limit - key_at<Key>(keys, at);
+  return bits >> 63;
 }
 
 // The largest key of a block, in the type's own order; below 0 where all are negative.

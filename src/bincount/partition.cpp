@@ -23,12 +23,9 @@ namespace {
 constexpr int kRunBits = 9;                        // entries of a run, the piece of a bucket that lies contiguous
 constexpr int64_t kRun = 1 << kRunBits;
 constexpr int kBucketBits = 8;                     // of the number of buckets, while 16 low bits are enough
-constexpr int kFewestLowBits = 12;                 // a bucket's counts fill the first cache
-constexpr int kMostLowBits = 16;                   // and half the second
 constexpr int kMostBucketBits = 11;
 constexpr int64_t kWorkspace = 512 << 10;          // bytes a worker has at least, for a chunk
 constexpr int64_t kShareOfResult = 2;              // and all together this part of the result, if that is more
-constexpr int64_t kWorthFetching = 32;             // bins a key, of a bucket whose lines are most of them needed
 constexpr int64_t kMostWorkspace = 64 << 20;       // of a worker
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }

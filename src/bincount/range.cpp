@@ -93,6 +93,9 @@ AnyRange range_of(const CountProblem& p) {
     const bool negative = std::is_signed_v<Key> && (Key)bits.any < Key(0);
     range.negative |= negative;
     if (!negative && range.any && bits.any <= range.largest) return;   // no key is more than the bits of all
+    // A maximum of 64-bit keys takes several times as long as differences, of which a negative one has the top bit.
+    if constexpr (sizeof(Key) == 8)
+      if (range.any && bits.any >> 63 == 0 && !is_any_above<Key>(keys, n, range.largest)) return;
     const Key largest = largest_of<Key>(keys, n);
     if (largest >= Key(0)) range.any = true, range.largest = std::max(range.largest, (uint64_t)largest);
   });

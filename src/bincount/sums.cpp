@@ -2,8 +2,10 @@
 //
 // Bytes a key: its own size and its weights', read once. The row is cut into chunks whose number follows from its
 // length; each is summed in the keys' order, in a table of its own, and the tables are added in the chunks' order. So
-// the bits do not depend on the number of threads. Where keys repeat, a worker takes several chunks side by
-// side: an addition to the bin just added to waits for the one before, and meanwhile those of the other chunks go on.
+// the bits do not depend on the number of threads. Keys are masked to a bin as they are added, and the same read says
+// whether they were inside; where a block's were not, which is rare, its chunk is summed again in a larger table.
+// Where keys repeat, a worker takes several chunks at the same time: an addition to the bin just added to waits for
+// the one before, and meanwhile those of the other chunks go on.
 //
 // Called by the driver for up to kSumNumbers numbers, and for rows of at most one chunk in their own order.
 
@@ -22,7 +24,8 @@ struct SumTables<Sum>::Worker {
   int n_tables = 1;
   Scratch<Sum> buffer;     // of weights
   int64_t ready = 0;       // bins of the tables that are initialised
-  uint64_t top = 0;
+  uint64_t top = 0;        // 1 more than the largest key that was met, while bins are unknown
+  bool careful = false;    // there were keys outside: blocks are looked at before they are summed
 };
 
 template <class Sum>
@@ -35,6 +38,17 @@ struct SumTables<Sum>::Stop {
     return outside.load(std::memory_order_relaxed) || too_many.load(std::memory_order_relaxed);
   }
 };
+
+// Initialises bins, and some more.
+template <class Sum>
+void SumTables<Sum>::grow(Worker& worker, uint64_t bins) const {
+  const int64_t target = std::min<int64_t>(limit + 1, std::bit_ceil(bins));
+  for (int table = 0; table < worker.n_tables; ++table) {
+    Sum* to = worker.tables.get() + table * stride;
+    std::fill(to + worker.ready * width, to + target * width, Sum(0));
+  }
+  worker.ready = target;
+}
 
 // Initialises what a block's keys need; false: it cannot be summed. Keys outside go to the bin behind the last.
 template <class Sum>
@@ -60,13 +74,7 @@ bool SumTables<Sum>::prepare(Worker& worker, const char* keys, int64_t n, Stop& 
     if (largest >= (uint64_t)limit) return stop.too_many.store(true, std::memory_order_relaxed), false;
     worker.top = std::max(worker.top, largest + 1);
   }
-  if (largest < (uint64_t)worker.ready) return true;
-  const int64_t target = std::min<int64_t>(limit + 1, std::bit_ceil(largest + 1));
-  for (int table = 0; table < worker.n_tables; ++table) {
-    Sum* to = worker.tables.get() + table * stride;
-    std::fill(to + worker.ready * width, to + target * width, Sum(0));
-  }
-  worker.ready = target;
+  if (largest >= (uint64_t)worker.ready) grow(worker, largest + 1);
   return true;
 }
 
@@ -77,15 +85,19 @@ inline uint64_t bin_of(const char* keys, int64_t at, uint64_t limit) {
   return std::min<uint64_t>(index_at<Key>(keys, at), limit);
 }
 
-// n steps of each of N chunks, each into a table of its own. last: checked, the bin of keys outside; else a mask.
+// n steps of each of N chunks, each into a table of its own; whether all keys were up to the last. Checked: others go to
+// the bin behind it; else they are masked to any.
 template <class Key, int N, bool Checked, class Term, class Sum>
-inline void add_steps(const char* const* keys, const Term* const* terms, int64_t from, int64_t to, Sum* tables,
-                      int64_t stride, uint64_t last) {
+inline bool add_steps(const char* const* keys, const Term* const* terms, int64_t from, int64_t to, Sum* tables,
+                      int64_t stride, uint64_t mask, uint64_t last) {
+  uint64_t beyond = 0;   // the top bit, of keys beyond the last
   for (int64_t at = from; at < to; ++at)
     for (int k = 0; k < N; ++k) {
-      const uint64_t bin = Checked ? bin_of<Key>(keys[k], at, last) : key_at<Key>(keys[k], at) & last;
-      tables[k * stride + (int64_t)bin] += (Sum)terms[k][at];
+      const uint64_t key = index_at<Key>(keys[k], at);
+      if constexpr (!Checked) beyond |= key | (last - key);
+      tables[k * stride + (int64_t)(Checked ? std::min(key, last + 1) : key & mask)] += (Sum)terms[k][at];
     }
+  return beyond >> 63 == 0;
 }
 
 }  // namespace
@@ -99,25 +111,40 @@ void SumTables<Sum>::sum_side_by_side(Worker& worker, const Row& keys, const Wei
   Sum* const tables = worker.tables.get();
   const int64_t length = chunks[0].to - chunks[0].from;   // the last ones may be shorter
   for (int64_t start = 0; start < length && !stop.set(); start += kBlock) {
+    poll_blocks(start / kBlock);
     const char* blocks[N];
     const Term* terms[N];
     int64_t n[N];
-    bool checked = false;
     for (int k = 0; k < N; ++k) {
       const int64_t first = chunks[k].from + start;
       n[k] = std::max<int64_t>(0, std::min(kBlock, chunks[k].to - first));
       if (n[k] == 0) continue;
-      blocks[k] = read_block<Key>(keys, first, n[k], key_buffers[k]);
+      blocks[k] = read_block<Key, false>(keys, first, n[k], key_buffers[k]);
       if constexpr (std::is_same_v<Term, Sum>) terms[k] = weights.read(first, n[k], worker.buffer.get() + k * kBlock);
       else terms[k] = (const Term*)(weights.data + first * weights.stride);
-      if (!prepare<Key>(worker, blocks[k], n[k], stop, &checked)) return;
     }
-    const int64_t all = n[N - 1];
-    if (checked) add_steps<Key, N, true>(blocks, terms, 0, all, tables, stride, limit);
-    else add_steps<Key, N, false>(blocks, terms, 0, all, tables, stride, std::bit_ceil((uint64_t)worker.ready) - 1);
-    for (int k = 0; k < N - 1; ++k)
-      add_steps<Key, 1, true>(blocks + k, terms + k, all, n[k], tables + k * stride, stride, limit);
-    poll_blocks(start / kBlock);
+    auto add = [&](auto checked, uint64_t bins) {
+      const uint64_t mask = std::bit_ceil((uint64_t)worker.ready) - 1;
+      const int64_t all = n[N - 1];
+      bool inside = add_steps<Key, N, checked.value>(blocks, terms, 0, all, tables, stride, mask, bins - 1);
+      for (int k = 0; k < N - 1; ++k)
+        inside &= add_steps<Key, 1, checked.value>(blocks + k, terms + k, all, n[k], tables + k * stride, stride, mask,
+                                                   bins - 1);
+      return inside;
+    };
+    const int64_t ready = worker.ready;
+    const uint64_t bins = std::min<uint64_t>(ready, stop.known ? (uint64_t)limit : worker.top);
+    if (!worker.careful && bins > 0 && add(std::false_type(), bins)) continue;
+    bool checked = false;
+    for (int k = 0; k < N; ++k)
+      if (!prepare<Key>(worker, blocks[k], n[k], stop, &checked)) return;
+    if (worker.careful || bins == 0) {
+      checked ? add(std::true_type(), limit) : add(std::false_type(), worker.ready);
+    } else if (checked || worker.ready > ready) {   // some went to the wrong bin
+      worker.careful = checked;
+      for (int k = 0; k < N; ++k) std::fill_n(tables + k * stride, worker.ready, Sum(0));
+      start = -kBlock;
+    }
   }
 }
 
@@ -145,7 +172,7 @@ void SumTables<Sum>::sum_chunk(Worker& worker, const Row& keys, const Weights<Su
 
 template <class Sum>
 template <class Key, int N>
-Outcome SumTables<Sum>::run(const CountProblem& p, int64_t row, int64_t n_bins, int n_threads) {
+Outcome SumTables<Sum>::run(const CountProblem& p, int64_t row, int64_t n_bins, int64_t estimate, int n_threads) {
   const Weights<Sum> weights = weights_of<Sum>(p, row);
   const Row keys = row_of(p, row);
   width = weights.n_sums;
@@ -171,6 +198,7 @@ Outcome SumTables<Sum>::run(const CountProblem& p, int64_t row, int64_t n_bins, 
     Chunk chunks[N];
     for (int k = 0; k < N; ++k)
       chunks[k] = {std::min(p.n, (N * task + k) * chunk), std::min(p.n, (N * task + k + 1) * chunk)};
+    if (worker.ready == 0) grow(worker, estimate);
     if (width > 1) {
       for (int k = 0; k < N; ++k) sum_chunk<Key>(worker, keys, weights, chunks[k], k, stop);
     } else if (floats) {
@@ -196,45 +224,20 @@ Outcome SumTables<Sum>::run(const CountProblem& p, int64_t row, int64_t n_bins, 
   return Outcome::kCounted;
 }
 
-namespace {
-
-constexpr int kPlaces = 16;             // at which keys are compared with those just before
-constexpr int64_t kPlaceKeys = 64;
-constexpr double kRepeatsWorth = 0.7;   // of the keys
-
-// Whether an addition would often wait for one of the two before it.
-template <class Key>
-bool is_repeating(const CountProblem& p, int64_t row) {
-  const Row keys = row_of(p, row);
-  const int64_t n = std::min(kPlaceKeys, p.n);
-  Unsigned<Key> buffer[kPlaceKeys];
-  int64_t repeats = 0;
-  for (int place = 0; place < kPlaces; ++place) {
-    const char* block = read_block<Key>(keys, (p.n - n) / kPlaces * place, n, buffer);
-    for (int64_t at = 2; at < n; ++at) {
-      const Unsigned<Key> key = key_at<Key>(block, at);
-      repeats += key == key_at<Key>(block, at - 1) || key == key_at<Key>(block, at - 2);
-    }
-  }
-  return (double)repeats >= kRepeatsWorth * (double)(kPlaces * (n - 2));
-}
-
-}  // namespace
-
 template <class Sum>
-Outcome SumTables<Sum>::sum(const CountProblem& p, int64_t row, int64_t n_bins, int64_t estimate, int n_threads) {
+Outcome SumTables<Sum>::sum(const CountProblem& p, int64_t row, int64_t n_bins, int64_t estimate, bool repeating,
+                            int n_threads) {
   ready = top = 0;
   const int64_t width = weights_of<Sum>(p, row).n_sums, n_chunks = n_chunks_of(p.n);
   // How many chunks a worker takes changes no bit. Where keys hardly repeat it is one: a line is read faster than four.
-  const bool repeating = with_key_type(p.key_dtype, [&](auto key) { return is_repeating<decltype(key)>(p, row); });
   int side_by_side = 1;
   for (int n : {2, 4})
     if (repeating && n_chunks >= n * n_threads && (estimate + 2) * width <= numbers(n)) side_by_side = n;
   return with_key_type(p.key_dtype, [&](auto key) {
     using Key = decltype(key);
-    if (side_by_side == 4) return run<Key, 4>(p, row, n_bins, n_threads);
-    if (side_by_side == 2) return run<Key, 2>(p, row, n_bins, n_threads);
-    return run<Key, 1>(p, row, n_bins, n_threads);
+    if (side_by_side == 4) return run<Key, 4>(p, row, n_bins, estimate, n_threads);
+    if (side_by_side == 2) return run<Key, 2>(p, row, n_bins, estimate, n_threads);
+    return run<Key, 1>(p, row, n_bins, estimate, n_threads);
   });
 }
 
@@ -257,8 +260,6 @@ template class SumTables<uint64_t>;
 
 namespace {
 
-constexpr int64_t kAhead = 32;           // keys: their bins are on the way while those before are added to
-constexpr int64_t kCached = 1 << 17;     // numbers of a result that is not worth asking for
 constexpr uint64_t kNear = 8 * kBlock;   // bins between a block's first key and its last, where keys are sorted
 
 // visit(bin, number of the key) for the keys of a block that are inside; ahead(bin) some time before.
@@ -289,7 +290,7 @@ void count_in_order(const CountProblem& p, int64_t row, int64_t* counts, int64_t
     using Key = decltype(key);
     const uint64_t valid = valid_bins<Key>(n_bins);
     const bool large = n_bins > kCached;
-    each_block<Key>(row_of(p, row), 0, p.n, [=](const char* keys, int64_t, int64_t n) {
+    each_block<Key, false>(row_of(p, row), 0, p.n, [=](const char* keys, int64_t, int64_t n) {
       each_bin<Key>(keys, n, valid, counts, large, [=](uint64_t bin, int64_t) { ++counts[bin]; });
       return true;
     });
@@ -312,7 +313,7 @@ void sum_in_order(const CountProblem& p, int64_t row, Sum* sums, int64_t result_
     Unsigned<Key> key_buffer[kBlock];
     for (int64_t first = 0; first < p.n; first += block_size) {
       const int64_t n = std::min(block_size, p.n - first);
-      const char* block = read_block<Key>(keys, first, n, key_buffer);
+      const char* block = read_block<Key, false>(keys, first, n, key_buffer);
       const Sum* terms = weights.read(first, n, buffer.get());
       poll_blocks(first / block_size);
       if (result_stride == 1) {

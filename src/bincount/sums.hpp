@@ -19,8 +19,8 @@ template <class Sum>
 class SumTables {
  public:
   // Sums a row of the problem. With bins unknown (-1) it finds them, or gives up on keys beyond the tables.
-  // guess: about how many bins there are.
-  Outcome sum(const CountProblem& p, int64_t row, int64_t n_bins, int64_t estimate, int n_threads);
+  // estimate: about how many bins there are; repeating: consecutive keys are often equal.
+  Outcome sum(const CountProblem& p, int64_t row, int64_t n_bins, int64_t estimate, bool repeating, int n_threads);
   int64_t n_bins() const { return top; }
   // Numbers of a table, of so many: 1 MiB in all.
   static int64_t numbers(int n_tables) { return std::min<int64_t>(kSumNumbers, (1 << 17) / n_tables - kSlack); }
@@ -32,7 +32,8 @@ class SumTables {
   struct Worker;
   struct Stop;
   template <class Key, int N>
-  Outcome run(const CountProblem& p, int64_t row, int64_t n_bins, int n_threads);
+  Outcome run(const CountProblem& p, int64_t row, int64_t n_bins, int64_t estimate, int n_threads);
+  void grow(Worker& worker, uint64_t bins) const;
   template <class Key>
   bool prepare(Worker& worker, const char* keys, int64_t n, Stop& stop, bool* checked) const;
   template <class Key, class Term, int N>

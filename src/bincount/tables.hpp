@@ -1,4 +1,4 @@
-// Counts of one row in private tables of 32-bit numbers.
+// Counts of one row in private tables.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,11 @@
 #endif
 
 #include "bincount/keys.hpp"
+#include "common/tuning.hpp"
 
 namespace upsweep {
+
+using namespace count_tuning;
 
 struct AlignedDelete {
   void operator()(void* memory) const { ::operator delete(memory, std::align_val_t{64}); }
@@ -38,9 +41,8 @@ inline Scratch<T> new_large_scratch(int64_t n) {
   return memory;
 }
 
-constexpr int64_t kTableBytes = 1 << 20;                                     // of all tables of a worker
-constexpr int64_t kTableBins = kTableBytes / (int64_t)sizeof(uint32_t);      // in one table
-constexpr int64_t kSlack = 80;   // between tables: several powers of two apart they would share a cache's sets
+constexpr int64_t kTableBins = kTableBytes / (int64_t)sizeof(uint32_t);      // in one table of 32-bit numbers
+constexpr int kMostTables = 8;                                               // of 16-bit numbers
 
 enum class Outcome { kCounted, kOutside, kTooMany };
 
@@ -67,31 +69,34 @@ struct StopAt {
 class CountTables {
  public:
   // Counts a row of the problem. With bins unknown (-1) it finds them, or gives up on keys beyond `capacity()`.
+  // n_tables: 1 or kMostTables of 16-bit numbers; 0: straight in 32-bit numbers.
   Outcome count(const CountProblem& p, int64_t row, int64_t n_bins, int n_tables, int n_threads);
   int64_t n_bins() const { return top; }   // the largest key, and 1
   void write(int64_t* counts, int64_t n_bins, bool overwrite, int n_threads) const;
 
-  static int64_t capacity(int n_tables) { return kTableBins / n_tables - 2 * kSlack; }
+  static int64_t capacity(int n_tables) { return n_tables ? kTableBytes / (kMostTables * (int64_t)sizeof(uint16_t)) : kTableBins; }
 
  private:
   struct Worker {
-    Scratch<uint32_t> tables;
+    Scratch<uint32_t> table;
+    Scratch<uint16_t> narrow;      // tables of 16-bit numbers, which are added to the table after each piece
     std::vector<uint64_t> wide;    // what 32 bits cannot hold
-    uint64_t ready = 0;            // entries of each table that are initialised
+    uint64_t ready = 0;            // entries of each table that are initialised, a power of two
+    bool careful = false;          // the last block had keys outside: the next one is looked at before it is counted
     int64_t n_counted = 0;         // since 32 bits began to be filled
     int64_t top = 0;
   };
   template <class Key, int N>
   Outcome run(const CountProblem& p, int64_t row, int64_t n_bins, int n_threads);
-  template <class Key, int N, class Stop>
-  void count_piece(Worker& worker, const Row& row, int64_t from, int64_t to, Stop& stop) const;
+  template <class Key, int N>
+  void count_piece(Worker& worker, const Row& row, int64_t from, int64_t to, StopAt& stop) const;
   template <int N>
   void prepare(Worker& worker, uint64_t bins) const;
   template <int N>
   void fold(Worker& worker) const;
 
   std::vector<Worker> workers;
-  // limit: entries of a table. The memory of one has a power of two, so that any key can be masked to an entry.
+  // limit: entries of a table, a power of two, to which any key can be masked; one more is for keys outside.
   int64_t limit = 0, stride = 0, top = 0;
   int64_t n_valid = 0;                      // entries of bins; those after them are of keys outside
 };

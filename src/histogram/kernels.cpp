@@ -22,19 +22,20 @@
 #include <vector>
 
 #include "common/buffer.hpp"
+#include "common/tuning.hpp"
 #include "histogram/keys.hpp"
 #include "common/parallel.hpp"
 
 namespace upsweep {
 namespace {
 
+using namespace histogram_tuning;
+
 constexpr int64_t kSumChunk = 1 << 17;            // and of one that sums, at least
 constexpr int64_t kMaxSumChunks = 64;
 constexpr int kTables = 4;
-constexpr int64_t kTableBytes = 512 << 10;        // of all tables in turn: half of an L2 cache
 constexpr int64_t kBytesOfWork = 4;               // an element costs a thread what reading four bytes would, or more
 constexpr int64_t kFull = INT64_C(1) << 31;       // elements after which counters of 32 bits are emptied
-constexpr int64_t kKeysWorthATree = 32;           // thresholds a key that take as long as it takes to bisect them
 constexpr int64_t kMostExact = 1 << 23;           // ranks that a float holds, and their halves
 constexpr int64_t kGroup = 64;                    // keys that are looked at again if one is near a threshold
 constexpr int64_t kMergeSlots = 1 << 14;          // a task's share when tables are added

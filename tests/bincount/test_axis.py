@@ -63,6 +63,21 @@ def test_few_long_rows_and_many_short_ones(shape, n_bins):
         np.testing.assert_array_equal(result, sums)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", ">u2", "bool"])
+def test_channels_of_an_image_whose_dtype_fits_the_bins(dtype):
+    image = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(dtype)
+    n_bins = 1 << 8 * image.dtype.itemsize
+    for x, axis in ((image[..., 1], 0), (image[..., 1], 1), (image, 1), (image.reshape(-1, 3), 0)):
+        expected = by_rows(x, axis=axis, n_bins=n_bins)
+        for keywords in ({"minlength": n_bins}, {"length": n_bins}):
+            np.testing.assert_array_equal(upsweep.bincount(x, axis=axis, **keywords), expected)
+    high = np.array([[0, n_bins - 1], [1, 2]]).astype(dtype)
+    if dtype != "bool":
+        with pytest.raises(ValueError, match=f"is {n_bins - 1}, outside the {n_bins - 1} bins"):
+            upsweep.bincount(high, axis=1, length=n_bins - 1)
+        assert upsweep.bincount(high, axis=1, minlength=n_bins - 1).shape == (2, n_bins)
+
+
 def test_the_number_of_bins_is_of_the_largest_key_of_all():
     assert upsweep.bincount([[0, 1], [5, 5]], axis=1).shape == (2, 6)
     assert upsweep.bincount([[0, 1], [5, 5]], axis=0).shape == (6, 2)
@@ -105,6 +120,8 @@ def test_what_is_wrong_with_the_axis_is_said():
             upsweep.bincount(x, axis=axis)
     with pytest.raises(TypeError, match="axis"):
         upsweep.bincount(x, axis=0.5)
+    with pytest.raises(TypeError, match=r"axis: expected one integer, got \(0, 1\); reshape several axes to one"):
+        upsweep.bincount(x, axis=(0, 1))
     with pytest.raises(np.exceptions.AxisError, match="axis"):
         upsweep.bincount(3, axis=0)
 

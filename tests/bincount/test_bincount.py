@@ -164,6 +164,17 @@ def test_dtype_of_the_sums(dtype):
     np.testing.assert_array_equal(result, np.bincount(keys, weights))
 
 
+def test_counts_wrap_around_in_a_short_dtype_as_the_help_says():
+    assert upsweep.bincount(np.ones(300, int), dtype=np.uint8).tolist() == [0, 44]
+
+
+def test_the_error_for_an_out_of_short_floats_names_the_remedy():
+    keys, weights, out = [0, 1, 0], np.ones(3, np.float32), np.ones(2, np.float32)
+    with pytest.raises(TypeError, match=r"out: expected dtype float64, got float32; pass dtype=out\.dtype"):
+        upsweep.bincount(keys, weights, out=out, accumulate=True)
+    assert upsweep.bincount(keys, weights, out=out, accumulate=True, dtype=out.dtype).tolist() == [3, 2]
+
+
 def test_the_same_bits_for_any_number_of_threads():
     for n_bins in (7, 1000, 300_000):
         keys, weights = keys_and_weights(700_000, n_bins)
@@ -372,3 +383,65 @@ def test_keys_that_share_low_bits(dtype, shift, n):
             for keys, result in zip((x, other), results):
                 upsweep.bincount(keys, weights, length=most + 2, out=result, accumulate=True)
             assert same_bits(*results)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("length", [300_000, 2**18 + 1, 2**19 - 1, 2**19])
+def test_bytes_of_known_bins_see_the_first_key_outside(length, n_threads):
+    """The entry of keys outside is initialised with the others when one is near the end."""
+    x = np.random.default_rng(4).integers(0, 200_000, 4 * length).astype("int64")
+    x[1_000_000] = length - 1
+    expected = np.bincount(x, minlength=length)
+    np.testing.assert_array_equal(upsweep.bincount(x, length=length, n_threads=n_threads), expected)
+    for key in (length, length + 1, 2**40, -1):
+        other = x.copy()
+        other[1_030_000] = key
+        with pytest.raises(ValueError):
+            upsweep.bincount(other, length=length, n_threads=n_threads)
+        expected = np.bincount(np.delete(x, 1_030_000), minlength=length)
+        dropped = upsweep.bincount(other, length=length, invalid="drop", n_threads=n_threads)
+        np.testing.assert_array_equal(dropped, expected)
+
+
+@pytest.mark.parametrize("largest", [2**19 - 1, 2**21 + 5, 2**22 - 2, 2**22 - 1, 2**22])
+def test_bytes_find_the_number_of_bins(largest):
+    x = np.random.default_rng(5).integers(0, 400_000, 17_000_000).astype("int32")
+    x[[2_000_000, 9_000_000]] = largest - 1, largest
+    np.testing.assert_array_equal(upsweep.bincount(x, n_threads=2), np.bincount(x))
+
+
+@pytest.mark.parametrize("length", [None, 1000, 40_000])
+def test_weights_of_repeating_keys_with_few_far_ones(length):
+    """Chunks that are summed at the same time begin again in larger tables."""
+    x = np.repeat(np.random.default_rng(6).integers(0, 500, 300_000), 4)
+    weights = np.random.default_rng(7).integers(-50, 50, x.size).astype(float)
+    x[[5, 140_000, 700_001, 1_100_000]] = 700, 999, 30_000 if length != 1000 else 998, 4
+    expected = np.bincount(x, weights, minlength=length or 0)
+    for n_threads in (1, 2):
+        np.testing.assert_array_equal(upsweep.bincount(x, weights, length=length, n_threads=n_threads), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("n_bins", [3, 200, 3000])
+@pytest.mark.parametrize("last", [None, 5, 20_000])
+def test_few_keys_far_from_those_that_are_sampled(dtype, n_bins, last):
+    """Tables are as large as the keys of a few places need: blocks with larger or negative keys are counted again.
+    Weights are whole numbers, whose sums are exact.
+    """
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, n_bins, 400_000).astype(dtype)
+    weights = rng.integers(-50, 50, x.size).astype(float)
+    if last is not None:
+        x[[100_003, 250_001, 399_000]] = n_bins + last, n_bins + last // 2, 12_345
+    np.testing.assert_array_equal(upsweep.bincount(x), np.bincount(x.astype(int)))
+    np.testing.assert_array_equal(upsweep.bincount(x, weights), np.bincount(x.astype(int), weights))
+    if np.dtype(dtype).kind == "i":
+        x[[0, 100_001, 100_002, 300_000]] = -1
+        inside = x >= 0
+        expected = np.bincount(x[inside]), np.bincount(x[inside], weights[inside])
+        np.testing.assert_array_equal(upsweep.bincount(x, invalid="drop"), expected[0])
+        np.testing.assert_array_equal(upsweep.bincount(x, weights, invalid="drop"), expected[1])
+        with pytest.raises(ValueError):
+            upsweep.bincount(x)
+        with pytest.raises(ValueError):
+            upsweep.bincount(x, weights)

@@ -167,7 +167,7 @@ def test_what_is_added_to_short_numbers_is_rounded_once(dtype, eps):
 
 def test_weights_of_another_shape_are_refused():
     for shape in ((2,), (4,), (1, 3), (3, 2, 2), ()):
-        with pytest.raises(ValueError, match=r"^weights: The weights and list don't have the same length"):
+        with pytest.raises(ValueError, match=r"^weights: expected x's shape \(3,\), or"):
             upsweep.bincount([1, 2, 3], np.ones(shape))
     with pytest.raises(ValueError, match=r"^weights: "):
         upsweep.bincount([[1, 2, 3]], np.ones(3), axis=1)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import upsweep
 from edges import around, hard_numbers, with_random_bins
-from helpers import BFLOAT16
+from helpers import BFLOAT16, same_bits
 from upsweep import reference
+
+pytestmark = pytest.mark.filterwarnings("ignore:Converting input from bool")  # as numpy's
 
 FLOATS = ["float16", "float32", "float64"]
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -269,6 +271,8 @@ def test_named_rules(rule):
     assert_numpys(x.astype(np.float32), rule, (-1, 2))
     assert_numpys((20 * x).astype(np.int32), rule)
     assert_numpys(np.array([]), rule)
+    halves = np.linspace(0, 1000, 1001).astype(np.float16)  # whose sums numpy's rules overflow
+    assert upsweep.histogram(halves, rule)[0].size == np.histogram(halves.astype(float), rule)[0].size
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", ">i4", ">f4", ">f8", "float16", "uint64"])
@@ -369,3 +373,65 @@ def test_histc_out():
     out = np.full(20, np.nan, np.float32)[::2]
     assert upsweep.histc(x, 10, out=out) is out
     np.testing.assert_array_equal(out, upsweep.histc(x, 10))
+
+
+@pytest.mark.parametrize("kind", ["M8", "m8"])
+def test_dates(kind):
+    days = np.array([0, 0, 1, 1, 2, 3, 5, 10, 20, 7, -4])
+    x, weights = days.astype(f"{kind}[D]"), np.arange(11.0)
+    edges = np.array([0, 2, 7, 20])
+    for unit, scale in (("D", 1), ("h", 24)):
+        bins = (edges * scale).astype(f"{kind}[{unit}]")
+        for keywords in ({}, {"weights": weights}, {"density": True}):
+            ours, numpys = (function(x, bins, **keywords) for function in (upsweep.histogram, np.histogram))
+            assert same_bits(ours[0], numpys[0]) and ours[1] is bins
+    nothing = np.array("NaT", x.dtype)
+    assert same_bits(upsweep.histogram(np.append(x, nothing), bins)[0], np.histogram(x, bins)[0])
+    assert same_bits(upsweep.histogram(list(x), bins)[0], np.histogram(x, bins)[0])
+    counts, ends = upsweep.histogram(x, 5)  # which numpy has not
+    assert same_bits(ends, np.array([-4, 0, 5, 10, 15, 20]).astype(x.dtype))
+    assert same_bits(counts, np.histogram(days, ends.astype(int))[0])
+    limits = np.array([24, 24 * 6]).astype(f"{kind}[h]")
+    assert same_bits(
+        upsweep.histogram(x, 4, range=tuple(limits))[1], np.array([24, 54, 84, 114, 144], f"{kind}[h]")
+    )
+    whole = np.array([-(2**63) + 1, 2**63 - 1], f"{kind}[ns]")
+    assert upsweep.histogram(whole, 3)[1].tolist()[1:3] == [-3074457345618258603, 3074457345618258602]
+    far = np.array([10**6], x.dtype)
+    for match, call in (
+        ("bins: the rule 'auto' goes with numbers", lambda: upsweep.histogram(x, "auto")),
+        ("bins: expected (datetime|timedelta)64.* got dtype int64", lambda: upsweep.histogram(x, edges)),
+        ("range: expected (datetime|timedelta)64", lambda: upsweep.histogram(x, 5, range=(0, 3))),
+        (r"x: autodetected range of \[NaT, NaT\]", lambda: upsweep.histogram(np.append(x, nothing))),
+        ("bins: `bins` must increase", lambda: upsweep.histogram(x, bins[::-1])),
+        ("bins: `bins` must increase", lambda: upsweep.histogram(x, np.append(bins, nothing))),
+        ("bins: Too many bins for data range", lambda: upsweep.histogram(x, 25)),
+        ("range: needed for a number of bins", lambda: upsweep.histogram(x[:0])),
+        ("range: max must be larger", lambda: upsweep.histogram(x, range=(x[1], x[-1]))),
+        ("x: .* cannot hold all of its dates", lambda: upsweep.histogram(far, np.array([0, 1], f"{kind}[ns]"))),
+        ("bins: .* have no unit in common", lambda: upsweep.histogram(far, np.array([0, 1], f"{kind}[as]"))),
+    ):
+        with pytest.raises((TypeError, ValueError, OverflowError), match=match):
+            call()
+
+
+def test_bool_is_counted_with_numpys_warning():
+    x = np.array([True, False, True])
+    with pytest.warns(RuntimeWarning, match="Converting input from bool to") as ours:
+        counts = upsweep.histogram(x)
+    with pytest.warns(RuntimeWarning) as numpys:
+        expected = np.histogram(x)
+    assert all(map(same_bits, counts, expected))
+    assert str(ours[0].message) == str(numpys[0].message) and ours[0].filename == __file__
+
+
+@pytest.mark.parametrize(("dtype", "value", "place"), [
+    ("f4", 2.0**24 - 2, 2), ("f4", 2.0**24, 1), ("f4", 1e8, 2), ("f4", -3e38, 2), ("f8", 2.0**53, 1),
+    ("f8", 1e300, 2), ("f2", 1000, 2), ("i8", 2**62, 2), ("u1", 255, 2), ("u1", 0, 2),
+])  # fmt: skip
+def test_histc_of_one_number(dtype, value, place):
+    """The range is from one less to one more; beyond 2**24, or 2**53, to the numbers next to it."""
+    x = np.full(5, value, dtype)
+    expected = np.eye(4, dtype=x.dtype)[place] * x.dtype.type(5)
+    for limits in ((0, 0), (value, value)):
+        np.testing.assert_array_equal(upsweep.histc(x, 4, *limits), expected)

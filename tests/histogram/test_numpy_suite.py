@@ -11,8 +11,8 @@ try:  # some distributors leave numpy's tests out
 except ImportError:
     numpy_tests = None
 
-# What is different on purpose, as the docstring says: bool without a warning, no dates, no objects as weights.
-DIFFERENT = {"test_bool_conversion", "test_datetime", "test_exotic_weights"}
+# What is different on purpose, as the docstring says: no objects as weights.
+DIFFERENT = {"test_exotic_weights"}
 if np.lib.NumpyVersion(np.__version__) < "2.2.0":  # from there on, numpy refuses bins whose edges are equal too
     DIFFERENT.add("test_object_array_of_0d")
 LONG = {"test_big_arrays"}  # a minute, and gigabytes

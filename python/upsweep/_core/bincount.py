@@ -104,6 +104,7 @@ def normalise_count(
         array = out if placement is None else _arrays.as_operand(out, "out")
         count.n_bins = checks.bins_of_out(array, n_bins, count.result_shape(0), index, least)
         expected = count.result_shape(count.n_bins)
+        checks.check_count_out(array, result_dtype, dtype)
         count.out = check_out(out, expected, result_dtype, {"x": keys, "weights": summands}, placement=placement)
     return count
 
@@ -147,12 +148,14 @@ def outside_error(
     index = tuple(map(int, np.unravel_index(first, tuple(count.keys.shape))))
     value, position = int(count.keys[index] if element is None else element(index)), list(index)
     position.insert(count.axis, position.pop())
-    where = str(position[0]) if len(position) == 1 else str(tuple(position))
-    if value < 0:
-        return ValueError(
-            f"x: 'x' argument must not be negative, must have no negative elements: element {where} is {value}"
-        )
-    return ValueError(f"x: element {where} is {value}, outside the {n_bins} bins")
+    return key_error(tuple(position), value, n_bins)
+
+
+def key_error(position: tuple[int, ...], value: int, n_bins: int | None) -> ValueError:
+    """Return the error for a key outside the bins, by its position in the user's array."""
+    where = position[0] if len(position) == 1 else position
+    expected = "keys must not be negative" if value < 0 else f"outside the {n_bins} bins"
+    return ValueError(f"x: element {where} is {value}, {expected}; invalid='drop' leaves such keys out")
 
 
 _CHECK_ABOVE = 1 << 22  # numbers; all machines have memory for fewer

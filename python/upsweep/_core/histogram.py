@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from upsweep import _arrays
 from upsweep._arrays import DeviceView, Operand
+from upsweep._arrays.dates import as_dates, in_utc
 from upsweep._core import bin_thresholds
 from upsweep._utils.integers import as_integer
 
@@ -45,20 +47,93 @@ class Extremes(NamedTuple):
 FindExtremes = Callable[[Operand], Extremes]  # of an array with at least one element
 
 
-def as_numbers(x: ArrayLike) -> Operand:
-    """Return the elements: real numbers, bool as bytes."""
+def as_numbers(x: object) -> Operand:
+    """Return the elements: real numbers, bool as bytes, with np.histogram's warning."""
     numbers = _arrays.as_operand(x, "x")
     if numbers.dtype.kind == "c":
         raise TypeError(f"x: expected real numbers, got dtype {numbers.dtype}")
-    return numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers
+    if numbers.dtype != np.bool_:
+        return numbers
+    text = f"Converting input from {numbers.dtype} to {np.uint8} for compatibility."
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return numbers.view(np.uint8)
 
 
-def as_weights(weights: ArrayLike | None, x: Operand) -> Operand | None:
+def dates_and_edges(x: Any, bins: Any, ends: Any) -> tuple[Operand, Operand, Operand]:
+    """Return dates and edges as int64 in a common unit, and the edges as dates. NaT is below all edges.
+
+    Edges of bins of equal width, of which numpy has none for dates, are rounded down to the unit.
+    """
+    x, bins, ends = in_utc(x=x, bins=bins, range=ends).values()
+    dates = as_dates(x, "x")
+    if dates.dtype.kind not in "mM":
+        raise TypeError("x: expected dates or durations alone, got some beside other objects")
+    if isinstance(bins, str):
+        raise TypeError(f"bins: the rule {bins!r} goes with numbers, x has {dates.dtype}; give a number, or edges")
+    if np.ndim(bins):
+        edges, name = as_dates(bins, "bins"), "bins"
+    elif ends is None and not dates.size:
+        raise ValueError("range: needed for a number of bins, as x has no dates")
+    else:
+        limits = (dates.min(), dates.max()) if ends is None else ends
+        edges, name = as_dates([*limits] if np.ndim(limits) else limits, "range"), "range"
+    if edges.dtype.kind != dates.dtype.kind:
+        kind = "datetime64" if dates.dtype.kind == "M" else "timedelta64"
+        raise TypeError(f"{name}: expected {kind}, as x has {dates.dtype}, got dtype {edges.dtype}")
+    if name == "range" and edges.shape != (2,):
+        raise ValueError(f"range: expected two dates, got {ends!r}")
+    if name == "range" and np.isnat(edges).any():
+        which = "autodetected" if ends is None else "supplied"
+        remedy = "; leave NaT out, x[~np.isnat(x)] or x.dropna(), or pass range" if ends is None else ""
+        raise ValueError(f"x: {which} range of [{edges[0]}, {edges[-1]}] is not finite{remedy}")
+    try:
+        common = np.result_type(dates.dtype, edges.dtype)
+    except (TypeError, OverflowError):
+        raise TypeError(f"{name}: {edges.dtype} and {dates.dtype} of x have no unit in common") from None
+    numbers = _in_unit(dates, common, "x")
+    if name == "range":
+        edges = _equal_widths(_in_unit(edges, common, name), as_count(bins), common)
+    elif np.isnat(edges).any():
+        raise ValueError("bins: `bins` must increase monotonically, when an array: one is NaT")
+    return numbers, _in_unit(edges, common, name), edges
+
+
+def _in_unit(dates: Any, dtype: np.dtype[Any], name: str) -> Any:
+    converted = dates.astype(dtype, copy=False)
+    if converted.dtype != dates.dtype and ((converted.astype(dates.dtype) != dates) & ~np.isnat(dates)).any():
+        raise OverflowError(f"{name}: {dtype} cannot hold all of its dates")
+    return converted.view(np.int64)
+
+
+def _equal_widths(ends: Any, n_bins: int, dtype: np.dtype[Any]) -> Any:
+    """Return edges between two integers as dates, with integers in place of a float's roundings."""
+    first, last = map(int, ends)
+    if first > last:
+        raise ValueError("range: max must be larger than min in range parameter")
+    width, rest = divmod(last - first, n_bins)
+    if not width:
+        raise ValueError(
+            f"bins: Too many bins for data range. Cannot create {n_bins} bins from {ends.view(dtype)[0]} to "
+            f"{ends.view(dtype)[1]} in whole {dtype}; convert x to a finer unit, or pass range"
+        )
+    n = np.arange(n_bins + 1, dtype=np.uint64)  # their sums wrap around to int64's
+    return (ends[:1].view(np.uint64) + n * np.uint64(width) + n * np.uint64(rest) // np.uint64(n_bins)).view(dtype)
+
+
+def as_weights(weights: object, x: Operand) -> Operand | None:
     """Return the weights, which must have x's shape."""
     array = None if weights is None else _arrays.as_operand(weights, "weights")
-    if array is not None and array.shape != x.shape:
-        raise ValueError(f"weights: weights should have the same shape as x: {array.shape} and {x.shape}")
+    if array is not None:
+        check_weights(array, x)
     return array
+
+
+def check_weights(weights: Any, x: Any) -> None:
+    """Raise unless weights have x's shape."""
+    if weights.shape != x.shape:
+        raise ValueError(
+            f"weights: expected x's shape {x.shape}, got {weights.shape}; weights have the same shape as x"
+        )
 
 
 def as_count(bins: object) -> int:
@@ -87,7 +162,8 @@ def explicit_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Operand
         first = int(np.argmin(edges[:-1] <= edges[1:]))
         raise ValueError(
             "bins: `bins` must increase monotonically, when an array: "
-            f"element {first + 1} is {edges[first + 1]}, after {edges[first]}"
+            f"element {first + 1} is {edges[first + 1]}, after {edges[first]}; for bins of several coordinates "
+            "count combined keys by bincount"
         )
     if edges.size < 2:
         return edges, edges[:0]
@@ -130,10 +206,15 @@ def _bins_of_rule(x: Operand, rule: str, ends: tuple[Any, Any] | None, weights: 
     if weights is not None:
         what = "Automated estimation of the number of bins"
         raise TypeError(f"bins: {what} is not supported for weighted data: {rule!r}")
+    x = x.astype(np.float64) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x  # numpy's sums overflow
     try:
-        return int(np.histogram_bin_edges(x, rule, ends).size) - 1
+        with np.errstate(over="ignore", invalid="ignore"):
+            n_bins = int(np.histogram_bin_edges(x, rule, ends).size) - 1
     except ValueError as error:
         raise ValueError(f"bins: {error}") from None
+    if n_bins < 1:  # of numbers whose squares overflow
+        raise ValueError(f"bins: the rule {rule!r} overflows {x.dtype}; scale x, or give a number")
+    return n_bins
 
 
 def _as_range(ends: Any) -> tuple[Any, Any]:
@@ -181,7 +262,8 @@ def _data_range(x: Operand, find_extremes: FindExtremes) -> tuple[Any, Any]:
         ends = (np.nan, np.nan) if np.isnan(low) or np.isnan(value) else (low, high)
         where = position[0] if x.ndim == 1 else position
         raise ValueError(
-            f"x: autodetected range of [{ends[0]}, {ends[1]}] is not finite: element {where} is {value}"
+            f"x: autodetected range of [{ends[0]}, {ends[1]}] is not finite: element {where} is {value}; give a "
+            "range, which leaves it out"
         )
     dtype = x.dtype.newbyteorder("=")
     return dtype.type(low), dtype.type(high)
@@ -203,10 +285,17 @@ def histc_range(x: Operand, low: Any, high: Any, find_extremes: FindExtremes) ->
         if begin == end and x.size:
             begin, end = _data_range(x, find_extremes)
         if begin == end:
-            begin, end = begin - dtype.type(1), end + dtype.type(1)
+            begin, end = _widened(begin, -1, dtype), _widened(end, 1, dtype)
         if not (np.isfinite(end - begin) and begin < end):
             raise ValueError(f"min: range of [{begin}, {end}] is too wide or too far from zero for {dtype}")
     return begin, end
+
+
+def _widened(end: Any, by: int, dtype: np.dtype[Any]) -> Any:
+    """Return the end moved by 1 or, as torch does from 2.13 on, to the next number of float32 or float64."""
+    moved = end + dtype.type(by)
+    is_rounded = moved == end and dtype.itemsize > 2
+    return np.nextafter(end, dtype.type(by * np.inf)) if is_rounded else moved
 
 
 def _as_finite(value: Any, name: str) -> Any:
