@@ -20,15 +20,20 @@ def draw(rng):
 
 
 def _filter(rng, x, axis):
-    order = int(rng.integers(0, 6))
-    poles = rng.uniform(-0.97, 0.97, order).astype(complex)
+    order = pick(rng, *range(6), 20)
+    reach = 0.97 if order < 6 else 0.6
+    poles = rng.uniform(-reach, reach, order).astype(complex)
+    if chance(rng, 0.2):
+        x = x + 1j * rng.normal(size=x.shape)
     for n in range(0, order - 1, 2):
         if chance(rng, 0.5):
-            poles[n] = rng.uniform(0.1, 0.97) * np.exp(1j * rng.uniform(0, np.pi))
+            poles[n] = rng.uniform(0.1, reach) * np.exp(1j * rng.uniform(0, np.pi))
             poles[n + 1] = poles[n].conj()
     a = np.real(np.poly(poles)) * pick(rng, 1.0, 2.0, -0.5)
     a = np.atleast_1d(a)
-    b = rng.normal(size=int(rng.integers(1, 7)))
+    b = rng.normal(size=pick(rng, *range(1, 7), 60, 2000))
+    if chance(rng, 0.2):
+        b = b * (1 + 1j)
     zi = None
     n_states = max(len(a), len(b)) - 1
     if n_states and chance(rng, 0.4):
