@@ -2,18 +2,20 @@
 
 A public function ends in one call of an implementation that is decorated with `dispatched`. The decorator looks at
 the array arguments once. Tensors and dask arrays go to a function of the package that handles them, arrays that
-only DLPack describes are imported for the public function and its result is exported, and everything else (numpy
-arrays, lists, numbers, views of device memory) goes to the implementation itself::
+only DLPack describes are imported for the public function and its result is exported, labelled arrays are called
+without their labels, and everything else (numpy arrays, lists, numbers, views of device memory) goes to the
+implementation itself::
 
     cumulative_sum(x, ...)            fast path of a plain numpy array, or
       -> _cumulative_sum(x, ...)      dask    -> handlers("dask").scan.scan
                                       torch   -> handlers("torch").scan.cumulative_sum
+                                      pandas  -> handlers("labelled").call(cumulative_sum, ...)
                                       DLPack  -> call_via_dlpack(cumulative_sum, ...)
                                       others  -> the body of _cumulative_sum
 
-The public functions do not import the packages for torch and dask: `upsweep/__init__.py` registers how each is
-loaded, and the first call with such an array loads it. So there is no import cycle, and a library that is not used
-costs nothing.
+The public functions do not import the packages for torch and dask, nor the adapters of labelled arrays:
+`upsweep/__init__.py` registers how each is loaded, and the first call with such an array loads it. So there is no
+import cycle, and a library that is not used costs nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from upsweep import _arrays
-from upsweep._arrays.libraries import PLAIN, any_torch
+from upsweep._arrays.libraries import PLAIN, any_labelled, any_torch
 
 _loaders: dict[str, Callable[[], Any]] = {}
 
@@ -35,7 +37,7 @@ def register(library: str, load: Callable[[], Any]) -> None:
 
 
 def handlers(library: str) -> Any:
-    """Return the package whose functions handle arrays of "torch" or "dask"; the loader imports it.
+    """Return what handles arrays of "torch" or "dask", or "labelled" ones; the loader imports it.
 
     torch's compiler traces this function. It follows an import statement, but no call of importlib. Each call runs
     the same steps: the compiler fails where it traces a function twice and finds another path the second time.
@@ -44,8 +46,9 @@ def handlers(library: str) -> Any:
 
 
 def dispatched(
-    *names: str, torch: str, dask: str | None = None, not_with_dask: tuple[str, ...] = ()
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    *names: str, torch: str, dask: str | None = None, not_with_dask: tuple[str, ...] = (),
+    labels_of: tuple[str, ...] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Return the decorator of the implementation ``_function`` of the public ``function`` of the same module.
 
     The arguments come by position, because to pass a dozen keywords on twice takes 2 us of a call that takes 10:
@@ -55,6 +58,9 @@ def dispatched(
     `dask` is the module of the package for dask arrays whose function of that name takes the public function, for
     its tasks to call on each block, and all arguments by keyword but `device` and those of `not_with_dask`, which
     are refused.
+
+    The first labelled one of the arguments `labels_of` gives its labels to the results of scans; those of counts
+    and of carries are arrays.
     """
 
     def decorate(implementation: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,6 +81,10 @@ def dispatched(
                 if len(arguments) > n_parameters and arguments[-1] is not None:
                     refuse_method(arguments[-1])
                 return implementation(*arguments[:n_parameters])
+            is_torch = any_torch(array) or any_torch(*arrays)
+            if not is_torch and any_labelled(*arrays):
+                keywords = dict(zip((*parameters, "method"), arguments))
+                return handlers("labelled").call(namespace[name], names, labels_of, keywords)
             if dask is not None and "dask.array" in sys.modules and _arrays.any_dask(*arrays):
                 keywords = dict(zip((*parameters, "method"), arguments))
                 package = handlers("dask")
@@ -82,7 +92,7 @@ def dispatched(
                 return getattr(getattr(package, dask), dask)(namespace[name], **keywords)
             if len(arguments) > n_parameters and arguments[-1] is not None:
                 refuse_method(arguments[-1])
-            if any_torch(array) or any_torch(*arrays):
+            if is_torch:
                 if arguments[at_device] is not None:
                     _arrays.refuse_device(arguments[at_device], "torch tensors")
                 package = _loaders["torch"]()  # `handlers` without the call

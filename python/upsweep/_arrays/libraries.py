@@ -20,6 +20,10 @@ from upsweep._arrays.interface import NUMBA, Library, Shape
 PLAIN = frozenset((type(None), bool, int, float, complex, str, list, tuple, np.ndarray))
 
 
+# An axis by its number, or by the name of a dimension of a labelled array; None: the default.
+Axis = int | str | None
+
+
 class Placement(NamedTuple):
     """The array library and the device that a call runs on and returns to."""
 
@@ -51,6 +55,48 @@ def any_dask(*values: object) -> bool:
         return False
     kind = getattr(dask_array, "Array", None)  # None while another thread imports the module
     return kind is not None and any(isinstance(value, kind) for value in values)
+
+
+# The types of labelled arrays by library, also those that its adapter refuses with a remedy.
+LABELLED = {
+    "pandas": ("Series", "DataFrame"), "xarray": ("DataArray", "Dataset"),
+    "polars": ("Series", "DataFrame", "LazyFrame", "Expr"),
+}  # fmt: skip
+_labelled_types: dict[str, tuple[type, ...]] = {}  # of the libraries that are imported
+
+
+def any_labelled(*values: object) -> bool:
+    """Whether one of these is a labelled array: of pandas, xarray or polars."""
+    for value in values:  # noqa: SIM110  # every small call runs this; `any` would cost more
+        if type(value) not in PLAIN and labelled_library_of(value) is not None:
+            return True
+    return False
+
+
+def refuse_labels(**named: Any) -> None:
+    """Raise for labelled arrays, alone or in tuples, where the results would lose the labels."""
+    for name, value in named.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            if any_labelled(each):
+                kind = type_name(each)
+                raise TypeError(f"{name}: expected arrays without labels, got a {kind}; pass {name}.to_numpy()")
+
+
+def labelled_library_of(value: object) -> str | None:
+    """Return the name of the library of a labelled array; None for everything else."""
+    if isinstance(value, np.generic):
+        return None
+    for name, types in LABELLED.items():
+        module = sys.modules.get(name)
+        if module is not None:
+            kinds = _labelled_types.get(name)
+            if kinds is None:
+                kinds = tuple(getattr(module, kind) for kind in types if hasattr(module, kind))
+                if len(kinds) == len(types):  # else another thread is importing the module
+                    _labelled_types[name] = kinds
+            if isinstance(value, kinds):
+                return name
+    return None
 
 
 def any_on_device(*values: object) -> bool:
