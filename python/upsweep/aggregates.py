@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays, _backends
-from upsweep._arrays import Array
+from upsweep._arrays import Array, Axis
 from upsweep._arrays.dispatch import dispatched, handlers
 from upsweep._core import scan as scan_problem
 from upsweep._core.checks import check_carry_state
@@ -194,10 +194,10 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
 
 
 def cumulative_sum_carry(
-    x: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: ArrayLike | None = None,
+    x: ArrayLike, *, axis: Axis = None, reverse: bool = False, reset: ArrayLike | None = None,
     dtype: DTypeLike | None = None, n_threads: int | None = None, device: str | None = None,
 ) -> Carry:  # fmt: skip
-    """Return the aggregate of a block of a `cumulative_sum`.
+    """Return the aggregate of a block of a `cumulative_sum`, along `axis`, by default the last.
 
     Parameters
     ----------
@@ -224,10 +224,10 @@ def cumulative_sum_carry(
 
 
 def discounted_cumsum_carry(
-    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: ArrayLike | None = None,
+    x: ArrayLike, gamma: ArrayLike, *, axis: Axis = None, reverse: bool = False, reset: ArrayLike | None = None,
     n_threads: int | None = None, device: str | None = None,
 ) -> Carry:  # fmt: skip
-    """Return the aggregate of a block of a `discounted_cumsum`.
+    """Return the aggregate of a block of a `discounted_cumsum`, along `axis`, by default the last.
 
     Parameters
     ----------
@@ -255,10 +255,10 @@ def discounted_cumsum_carry(
 
 
 def linear_recurrence_carry(
-    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: ArrayLike | None = None,
-    n_threads: int | None = None, device: str | None = None,
+    gates: ArrayLike, tokens: ArrayLike, *, axis: Axis = None, reverse: bool = False,
+    reset: ArrayLike | None = None, n_threads: int | None = None, device: str | None = None,
 ) -> Carry:  # fmt: skip
-    """Return the aggregate of a block of a `linear_recurrence`.
+    """Return the aggregate of a block of a `linear_recurrence`, along `axis`, by default the last.
 
     Parameters
     ----------
@@ -295,21 +295,21 @@ CARRIES: dict[str, Callable[..., Carry]] = {
 _Parts = tuple[Any, Any, Any]
 
 
-@dispatched("x", "reset", torch="aggregates")
+@dispatched("x", "reset", torch="aggregates", labels_of=("x",))
 def _cumulative_sum_carry(
     x: Any, reset: Any, axis: int, reverse: bool, dtype: Any, n_threads: int | None, device: str | None
 ) -> _Parts:
     return _reduce(scan_problem.sum_problem(x, dtype, axis, reset, None), reverse, False, n_threads, device)
 
 
-@dispatched("x", "gamma", "reset", torch="aggregates")
+@dispatched("x", "gamma", "reset", torch="aggregates", labels_of=("x",))
 def _discounted_cumsum_carry(
     x: Any, gamma: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None, device: str | None
 ) -> _Parts:
     return _reduce(scan_problem.discounted_problem(x, gamma, axis, reset, None), reverse, True, n_threads, device)
 
 
-@dispatched("gates", "tokens", "reset", torch="aggregates")
+@dispatched("gates", "tokens", "reset", torch="aggregates", labels_of=("tokens", "gates"))
 def _linear_recurrence_carry(
     gates: Any, tokens: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None, device: str | None
 ) -> _Parts:

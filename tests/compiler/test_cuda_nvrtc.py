@@ -8,11 +8,12 @@ from upsweep._compiler.cuda.pairs.render import render
 from upsweep._compiler.cuda.pairs.sizes import Request
 from upsweep._compiler.cuda.scans import single_pass
 from upsweep._compiler.cuda.scans.render import ScanKernels, ScanRequest, Stream
-from upsweep._compiler.formulas.nodes import make, variable
+from upsweep._compiler.formulas import ops
+from upsweep._compiler.formulas.nodes import constant, make, operation, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 from upsweep._compiler.lowering.lower import lower
 from upsweep._compiler.recurrences.associative import find_monoid
-from upsweep._compiler.recurrences.recurrence import lifted
+from upsweep._compiler.recurrences.recurrence import Recurrence, input_, lifted, state
 from upsweep._compiler.recurrences.trace import trace
 
 
@@ -115,6 +116,54 @@ def test_scans_by_an_update_compile(compiler, role, lines, dtype):
         form if role == "joins" else None,
     )  # fmt: skip
     created = ScanKernels(lifted(recurrence)[0], request)
+    assert compiler.compile(created.text, 90, created.options).data
+
+
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("role", ["alone", "reduces", "joins"])
+def test_scans_of_integers_compile(compiler, role, lines):
+    def update(s, x):
+        a = (s[0] << 3) // x[0] + (s[1] >> x[1]) % 5 - abs(x[1])
+        return (a, np.maximum(s[1], x[1]) * (a > x[0])), (a * 0.5, a, s[1] & 3)
+
+    def affine(s, x):
+        return (s[0] * x[0] + s[1], np.where(x[1] > 3, 0, s[1]) - x[1]), (s[0] * 0.5, s[0], s[1])
+
+    dtypes = np.dtype(np.int64), np.dtype(np.int16)
+    states = dtypes if role == "alone" else (dtypes[0],) * 2
+    recurrence = trace(update if role == "alone" else affine, states, 2, dtypes, 2).recurrence
+    form = None if role == "alone" else find_monoid(recurrence)[0]
+    recurrence = form.reduce if role == "reduces" else recurrence
+    k = recurrence.n_states
+    request = ScanRequest(
+        "float64", (Stream("int64"), Stream("int16", fixed=not lines)),
+        () if role == "reduces" else ("float64", "int64", "uint8"), ("int64", *(None,) * (k - 1)), ("int32",) * k,
+        2, lines, 1 if lines else 8, 1, -1 if role == "alone" else int(lines), role == "reduces",
+        form if role == "joins" else None,
+    )  # fmt: skip
+    created = ScanKernels(lifted(recurrence)[0], request)
+    assert compiler.compile(created.text, 90, created.options).data
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_tables_of_scans_compile(compiler, dtype):
+    table = np.arange(600).reshape(30, 20).astype(dtype)
+    own = np.dtype(dtype)
+    recurrence = trace(lambda s, x: (table[s, x], table[x, x]), (own,), -1, (own,), -1).recurrence
+    request = ScanRequest(
+        "float32" if dtype == "float32" else "float64", (Stream(dtype),), (dtype,), (None,), (dtype,), 2, ahead=1
+    )
+    created = ScanKernels(lifted(recurrence)[0], request)
+    assert "static const" in created.text and compiler.compile(created.text, 90, created.options).data
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_operations_of_recurrences_compile(compiler, dtype):
+    variables = state(0), input_(0), constant(0.5)
+    outputs = [operation(op, *variables[:arity]) for op, (arity, _) in ops.SCALAR.items()]
+    recurrence = Recurrence((input_(0),), tuple(outputs), 1)
+    request = ScanRequest(dtype, (Stream(dtype),), (dtype,) * len(outputs), (None,), (dtype,), 2, ahead=1)
+    created = ScanKernels(recurrence, request)
     assert compiler.compile(created.text, 90, created.options).data
 
 

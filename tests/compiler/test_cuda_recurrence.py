@@ -3,6 +3,7 @@
 import host_device
 import numpy as np
 import pytest
+import upsweep
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import BFLOAT16, random
 from upsweep._backends.cuda import library, scan_launch, user_scan_launch
@@ -80,6 +81,26 @@ def test_short_floats_are_rounded_once(place, order, dtype):
     exact = scan(place, cell, 0.25, x.astype(np.float32))[0]
     results = scan(place, cell, np.full(40, 0.25, np.float32), x, dtypes=[dtype])[0]
     np.testing.assert_array_equal(results.astype(float), exact.astype(dtype).astype(float))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_functions_tables_and_matrices(place, dtype):
+    names = "sinh cosh tan tanh arcsinh exp2 expm1 rint trunc ceil isfinite nan_to_num signbit"
+    of_one = [getattr(np, name) for name in names.split()] + [
+        upsweep.sigmoid, upsweep.softplus, upsweep.scan.erf, lambda x: np.log1p(x * x), lambda x: np.log2(2 + x),
+        lambda x: np.log10(2 + x), lambda x: np.arccosh(2 + x), lambda x: np.arctanh(0.5 * x),
+        lambda x: np.round(x, 1),
+    ]  # fmt: skip
+    of_two = np.hypot, np.copysign, np.fmod, np.fmin, np.fmax, np.heaviside, np.logaddexp
+    table, matrix = np.array([0.5, -0.25, 1.0]), np.array([[0.5, -0.25], [0.125, 0.5]])
+
+    def update(s, x):
+        entry = table[np.fmod(np.floor(4 * x), 2).astype(int)].astype(x.dtype)  # from -1 to 1
+        functions = [*(f(x) for f in of_one), *(f(x, entry) for f in of_two)]
+        return tuple((matrix.astype(x.dtype) @ np.stack(s) + np.tanh(entry))[:2]), tuple(functions)
+
+    x = np.clip(random((40, 37), dtype), -0.99, 0.99)
+    check(place, update, (0.25, 0.5), x, tolerance=1e-12 if dtype == np.float64 else 1e-5)
 
 
 @pytest.mark.parametrize("name", AFFINE)

@@ -216,6 +216,14 @@ def test_powers_of_zero():
     a, b = variable(0, 1, "i"), variable(1, 1, "j")
     value = evaluate(gradient(make("powf", a, b), b), [np.zeros(1), np.array([2.0])])
     np.testing.assert_array_equal(value, [0])
+    for at in (0.0, np.inf, np.nan, 2.0):  # of a constant
+        value = evaluate(gradient(make("powf", a, b), a), [np.array([at]), np.zeros(1)])
+        np.testing.assert_array_equal(value, [0])
+        value = evaluate(gradient(make("pow", a, static=(0,)), a), [np.array([at])])
+        np.testing.assert_array_equal(value, [0])
+    expected = make("mul", constant(2.5), make("powf", a, constant(1.5)))
+    assert gradient(make("powf", a, constant(2.5)), a) is expected
+    np.testing.assert_array_equal(evaluate(gradient(make("atan2", a, b), a), [np.zeros(1), np.zeros(1)]), [0])
 
 
 def test_what_does_not_matter_has_no_derivative():

@@ -322,7 +322,8 @@ def test_the_report_says_where_the_cache_is(place, tmp_path, monkeypatch):
     assert config["cache_dir"] == str(place)
     assert config["cache_bytes"] == file.stat().st_size
     assert config["cache_problem"] is None
-    assert str(place) in command(tmp_path, "info", UPSWEEP_CACHE_DIR=str(place)).stdout
+    printed = command(tmp_path, "info", UPSWEEP_CACHE_DIR=str(place)).stdout
+    assert str(place) in printed and f"{file.stat().st_size} (0.0 MiB)" in printed
     monkeypatch.setenv("UPSWEEP_CACHE_DIR", "")
     config = upsweep.show_config()
     assert config["cache_dir"] is None and "UPSWEEP_CACHE_DIR" in config["cache_problem"]

@@ -14,11 +14,12 @@ from upsweep._compiler.llvm.target import TARGETS
 
 LEVELS = [level for level in upsweep.show_config()["isa_usable"] if level in TARGETS]
 EXACT = {
-    "exp": np.exp, "exp2": np.exp2, "log": np.log, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
-    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
-    "floor": np.floor, "abs": np.abs,
+    **{name: getattr(np, name) for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt")},
+    **{name: getattr(np, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "rint", "abs")},
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "rsqrt": lambda x: 1 / np.sqrt(x),
 }  # fmt: skip
-EXACT2 = {"atan2": np.arctan2, "pow": np.power}
+EXACT2 = {"atan2": np.arctan2, "pow": np.power, "hypot": np.hypot, "copysign": np.copysign}
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 0.25, 1e-30, -1e-30]
 wide_enough = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="long double is no wider than float64")
 
@@ -96,7 +97,7 @@ def test_huge_arguments_of_sine_and_cosine(dtype, level):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_exp_knows_what_its_caller_promises(dtype, level):
-    """Of what is never positive: the same as exp; with flush: 0 where exp is subnormal."""
+    """Of what is never positive: the same as exp; with flush: 0 where exp is subnormal, else as exact as exp."""
     x = -np.abs(samples(np.dtype(dtype).type, 40009))
     plain = vector_function("exp", dtype, level)(x)
     promised = vector_function("exp", dtype, level, never_positive=True)(x)
@@ -106,8 +107,25 @@ def test_exp_knows_what_its_caller_promises(dtype, level):
     flushed = vector_function("exp", dtype, level, never_positive=True, flush=True)(x)
     normal = ~(plain < np.finfo(dtype).tiny)  # NaN too
     np.testing.assert_array_equal(flushed[normal], plain[normal])
+    flushed = vector_function("exp", dtype, level, never_positive=True, flush=True, table=True)(x)
+    wider = np.float64 if dtype == "float32" else np.longdouble
+    assert units_off(flushed[normal], np.exp(x[normal].astype(wider))).max() <= 1.5
     assert (flushed[~normal] <= np.finfo(dtype).tiny).all()
     assert (flushed[x == -np.inf] == 0).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_exp_of_what_is_never_large(dtype, level):
+    """Up to 80 within 2.5 units, 0 where exp is subnormal; infinity and NaN as they are."""
+    x = np.minimum(samples(np.dtype(dtype).type, 40009), 80).astype(dtype)
+    x = np.concatenate([x, np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], dtype)])
+    result = vector_function("exp", dtype, level, never_large=True, flush=True, table=True)(x)
+    with np.errstate(all="ignore"):
+        exact = np.exp(x.astype(np.float64 if dtype == "float32" else np.longdouble))
+    normal = ~(exact < np.finfo(dtype).tiny)  # NaN too
+    assert units_off(result[normal], exact[normal]).max() <= 2.5
+    assert (np.abs(result[~normal]) <= np.finfo(dtype).tiny).all()
 
 
 def test_units_off_sees_a_wrong_digit_sign_and_value():

@@ -10,6 +10,7 @@ UPDATES = {
     "affine": (lambda s, x: 0.9 * s + x, 0.5),
     "tanh": (lambda s, x: (np.tanh(s + x), s), 0.5),
     "two states": (lambda s, x: ((s[1], 0.5 * s[0] + x), (x, s[0])), (0.5, 1.0)),
+    "a count and a mean": (lambda s, x: ((s[0] + 1, 0.5 * s[1] + x), s[0]), (0, 0.5)),
     "nothing": (lambda s, x: (s + x, None), 0.5),
 }
 
@@ -63,13 +64,38 @@ def test_states_are_not_rounded_between_blocks():
     np.testing.assert_array_equal(result, whole)
 
 
+def test_resets_of_blocks():
+    x, drops = random((50, 3)), random((50, 3)) > 1
+    blocks, flags = ([a[i : i + 7] for i in range(0, 50, 7)] for a in (x, drops))
+    update = lambda s, x: 0.5 * s + x  # noqa: E731
+    scan = upsweep.scan_blocks(upsweep.scan, update, 1.0, iter(blocks), reset=iter(flags))
+    whole = upsweep.scan(update, 1.0, x, reset=drops)
+    np.testing.assert_allclose(np.concatenate(list(scan)), whole, rtol=1e-12)
+    fixed = upsweep.scan_blocks(upsweep.scan, update, 1.0, iter([x[:5], x[5:10]]), reset=drops[:5])
+    np.testing.assert_allclose(
+        np.concatenate(list(fixed)), upsweep.scan(update, 1.0, x[:10], reset=[*drops[:5], *drops[:5]]), rtol=1e-12
+    )
+
+
 def test_what_is_refused():
     update = UPDATES["affine"][0]
     with pytest.raises(TypeError, match=r"arrays: scan takes 3 \(update, init, xs\), got 2"):
         upsweep.scan_blocks(upsweep.scan, update, iter([[1.0]]))
     with pytest.raises(TypeError, match="xs: expected an iterable of blocks, got numpy"):
         upsweep.scan_blocks(upsweep.scan, update, 0.0, np.ones(3))
-    for name in ("initial", "reset", "out", "length"):
+    with pytest.raises(TypeError, match="takes no initial with blocks; init is the state before the first block"):
+        upsweep.scan_blocks(upsweep.scan, update, 0.0, iter([[1.0]]), initial=1.0)
+    with pytest.raises(TypeError, match=r"expected one of cumulative_sum, .*, got ewm_mean; of blocks") as caught:
+        upsweep.scan_blocks(upsweep.ewm_mean, iter([[1.0]]), alpha=0.25)
+    remedy = str(caught.value).partition("scan_blocks(scan, ")[2][:-1]
+    names = {"d": 0.75, "blocks": iter([[1.0, 2.0], [4.0]])}
+    update, init, blocks = eval(f"({remedy})", names)
+    ys = upsweep.scan_blocks(upsweep.scan, update, init, blocks)
+    np.testing.assert_allclose(np.concatenate(list(ys)), upsweep.ewm_mean([1.0, 2.0, 4.0], alpha=0.25))
+    update = UPDATES["affine"][0]
+    with pytest.raises(ValueError, match="reset: ended after 1 blocks, while xs goes on"):
+        list(upsweep.scan_blocks(upsweep.scan, update, 0.0, iter([[1.0], [2.0]]), reset=iter([[True]])))
+    for name in ("initial", "out", "length"):
         with pytest.raises(TypeError, match=f"keywords: scan takes no {name} with blocks"):
             upsweep.scan_blocks(upsweep.scan, update, 0.0, iter([[1.0]]), **{name: 1})
     with pytest.raises(ValueError, match=r"a block with a state of shape \(2,\) follows those of \(3,\)"):

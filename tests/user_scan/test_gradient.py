@@ -15,6 +15,18 @@ UPDATES = {
     "functions": (
         lambda s, x: np.sqrt(1 + s * s) * np.sin(x[0]) + np.log(2 + np.cos(s)) + np.tanh(s) ** 3 + 2.0 ** x[1], 1
     ),
+    "exponentials": (
+        lambda s, x: np.log1p(s * s) * np.expm1(0.1 * x[0]) + np.log2(2 + np.cos(s)) + np.exp2(x[1]) * 0.1
+        + np.log10(1 + x[0] * x[0]) + upsweep.sigmoid(s) + upsweep.silu(x[1]) + upsweep.softplus(s), 1
+    ),
+    "hyperbolic": (
+        lambda s, x: np.tanh(np.sinh(0.3 * s) + np.cosh(0.2 * x[0]) + np.arcsinh(s) + np.arccosh(1.5 + x[1] * x[1])
+        - np.arctanh(0.5 * np.tanh(s)) - np.tan(0.5 * np.tanh(x[0])) - upsweep.scan.erf(s)), 1
+    ),
+    "pairs": (
+        lambda s, x: 0.2 * np.hypot(s, x[0]) + np.copysign(s, x[1]) * 0.5 + np.fmod(s + 3, 1.5 + x[0] * x[0])
+        + np.fmin(s, x[0]) * 0.1 + np.fmax(x[1], x[0]), 1
+    ),
 }  # fmt: skip
 
 
@@ -150,3 +162,15 @@ def test_a_branch_that_is_not_taken_contributes_nothing(name, length):
     results = upsweep.scan.gradient(update, 0.3, x, np.ones(length))
     np.testing.assert_allclose(results.xs, expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(results.init, back, rtol=1e-9, atol=1e-12)
+
+
+def test_powers_with_an_exponent_of_0():
+    """The derivative of a constant is 0, also at 0, where 0 * x**-1 is not a number."""
+    x = np.array([0.0, 2.0, np.inf])
+    for update, xs in (
+        (lambda s, x: 0.5 * s + x**0, x), (lambda s, x: 0.5 * s + x[0] ** x[1], (x, np.zeros(3))),
+        (lambda s, x: 0.5 * s + s**0 + 0 * x, np.zeros(3)),
+    ):  # fmt: skip
+        result = upsweep.scan.gradient(update, 0.0, xs, np.ones(3))
+        assert result.init == 0.875
+        np.testing.assert_array_equal(as_tuple(result.xs)[0], np.zeros(3))

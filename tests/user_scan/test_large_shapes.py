@@ -22,8 +22,7 @@ def asked(monkeypatch):
     compile_before = compiled.compile_steps
     monkeypatch.setattr(compiled, "compile_steps", compile_steps)
     monkeypatch.setattr(user_scan, "_PAST_CACHES", 0)
-    for each in (user_scan._kernel, user_scan._prepared):
-        each.cache_clear()
+    user_scan._kernel.cache_clear()
     return results
 
 

@@ -63,6 +63,18 @@ def test_numbers_among_arrays():
     check(lambda s, x: s * 0.5, random(9), None, length=5, axis=1)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
+def test_large_tables(dtype):
+    """Which are arrays in the kernel, and numbers where the host knows the index."""
+    rng = np.random.default_rng(0)
+    table = rng.integers(0, 12, (12, 20)).astype(dtype)
+    x, keys = (10 * random((30, 5))).astype(dtype), rng.integers(-2, 22, (30, 5)).astype(dtype)
+    check(lambda s, x: (s + x[0], table[3, x[1]] + x[0]), dtype(0), (x, keys))
+    check(lambda s, x: table[s, x], dtype(3), keys % 20)
+    for number in (7, 7.0):
+        check(lambda s, x: table[3, x[1]] * 0.01 * s + x[0], 0.0, (random((2000, 1)), number))
+
+
 def test_nothing_to_do():
     x = random((3, 5), np.float32)
     check(cell, x[0], (x[:0], 0.5))

@@ -222,3 +222,15 @@ def test_powers_of_matrices_are_exact_to_the_last_bits():
     # A factor that is too small for a number is none of 0, which would drop a state that is not finite.
     assert matrix_powers((-0.5,), 5001) == -5e-324 and matrix_powers((0.0,), 3) == 0
     assert np.isnan(matrix_powers((np.nan,), 3))
+
+
+@pytest.mark.parametrize("length", [5000, 140_000])
+def test_updates_without_inputs(length):
+    """Chunks of an affine update are summed, where there is nothing to read."""
+    decay = 1 - 0.9 ** np.arange(1, length + 1)
+    np.testing.assert_allclose(upsweep.scan(lambda s, _: 0.9 * s + 0.1, 0.0, length=length), decay, rtol=1e-12)
+    cosine, sine = upsweep.scan(
+        lambda s, _: (0.8 * s[0] - 0.6 * s[1], 0.6 * s[0] + 0.8 * s[1]), (1.0, 0.0), length=length
+    )
+    angle = np.arctan2(0.6, 0.8) * np.arange(1, length + 1)
+    np.testing.assert_allclose(cosine + 1j * sine, np.exp(1j * angle), atol=1e-8)

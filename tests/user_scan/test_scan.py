@@ -1,10 +1,14 @@
 """Scans by a user's update against the loop that they stand for: functions, layouts, structures, dtypes."""
 
+import math
+
+import dask.array as da
 import numpy as np
 import pytest
 import upsweep
 from helpers import random, same_bits
 from upsweep import reference
+from upsweep._compiler.recurrences.functions import FUNCTIONS
 
 UPDATES = {
     "sum": lambda s, x: s + x,
@@ -45,6 +49,60 @@ def check(update, init, xs, rtol=None, **keywords):
 def test_updates(name, dtype):
     check(UPDATES[name], 0.25, random((50, 37), dtype))
     check(UPDATES[name], 0.25, random((19, 40), dtype), axis=1, reverse=True)
+
+
+SPECIAL = [0.0, np.inf, np.nan, 0.5, 1.0, 1.5, 2.5, 3.0, 1e-9, 20.0, 1e10]
+SPECIAL += [-number for number in SPECIAL]
+# Whose results differ from numpy's: at zeros of both signs, beside infinity, and those that return no number.
+UNLIKE = {"minimum", "maximum", "fmin", "fmax", "remainder", "floor_divide", "divmod", "select", "where", "clip"}
+UNLIKE |= {"bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"}  # of integers
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_functions_of_special_values(dtype):
+    """NaN, infinities, the sign of zero and the rounding of halves are numpy's."""
+    x, y = (part.ravel().astype(dtype) for part in np.meshgrid(SPECIAL, SPECIAL))
+    for name in sorted(FUNCTIONS.keys() - UNLIKE):
+        function = getattr(np, name, None)
+        if function is None:
+            continue
+        n_args = getattr(function, "nin", 1)
+        result = upsweep.scan(lambda s, v, f=function, n=n_args: (s, f(*v[:n])), 0.0, (x, y))
+        with np.errstate(all="ignore"):
+            expected = function(*(x, y)[:n_args]).astype(result.dtype)
+        np.testing.assert_array_max_ulp(*(np.nan_to_num(v.astype(dtype)) for v in (result, expected)), 4)
+        for same in (np.isnan, np.isinf, lambda v: np.signbit(v) & ~np.isnan(v)):
+            np.testing.assert_array_equal(same(result.astype(dtype)), same(expected.astype(dtype)), err_msg=name)
+
+
+def test_functions_with_parameters():
+    x = np.array([-1.55, -0.5, 0.0, 0.25, 2.5, np.nan, np.inf, -np.inf])
+    for function in (
+        lambda x: np.round(x, 1), lambda x: x.round(1), lambda x: np.around(x), lambda x: np.clip(x, -1, 1),
+        lambda x: x.clip(-1, None), lambda x: np.clip(x, a_min=None, a_max=1), lambda x: np.fmax(x, 0.5),
+        lambda x: np.fmin(0.5, x), lambda x: np.nan_to_num(x, nan=2.0, posinf=3.0), lambda x: np.fix(x),
+        lambda x: np.select([x < 0, x < 1], [x, 1 - x], 5.0), lambda x: np.select([x < 0, x < 1], [x, 1 - x]),
+        lambda x: np.divmod(x, 0.75)[0] + divmod(x, 0.75)[1], lambda x: np.heaviside(x, 0.25),
+        lambda x: np.where(x > 0, np.positive(x), abs(x)), lambda x: np.degrees(np.radians(x)),
+    ):  # fmt: skip
+        with np.errstate(all="ignore"):
+            expected = function(x)
+        np.testing.assert_array_equal(upsweep.scan(lambda s, x, f=function: (s, f(x)), 0.0, x), expected)
+    rounded = upsweep.scan(lambda s, x: (s, (round(x), round(x, 1), math.floor(x), math.ceil(x))), 0.0, x[:5])
+    expected = [np.round(x[:5]), np.round(x[:5], 1), np.floor(x[:5]), np.ceil(x[:5])]
+    np.testing.assert_array_equal(rounded, expected)
+
+
+def test_public_functions_are_those_of_updates():
+    x = np.array([-800.0, -40.0, 0.0, 1.5, 800.0])
+    for function in (upsweep.sigmoid, upsweep.silu, upsweep.softplus, lambda x: upsweep.logaddexp(x, 0.0)):
+        np.testing.assert_allclose(
+            upsweep.scan(lambda s, x, f=function: (s, f(x)), 0.0, x), function(x), rtol=1e-15
+        )
+        assert function(x.astype(np.float32)).dtype == np.float32
+        gradient = upsweep.scan.gradient(lambda s, x, f=function: (s, f(x)), 0.0, x, np.ones(5))
+        assert np.isfinite(gradient.xs).all()
+    assert upsweep.softplus(-40.0) == pytest.approx(np.exp(-40.0), rel=1e-15)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -109,13 +167,13 @@ def test_without_inputs():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint16", "uint64", "bool"])
-def test_integers_are_calculated_as_float64(dtype):
+def test_integers_among_floats(dtype):
     x = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 100, (50, 9)).astype(dtype)
     y = upsweep.scan(lambda s, x: np.where(x, s + 0.5, 0.25), 0.0, x)
     assert y.dtype == np.float64
     np.testing.assert_array_equal(y, reference.scan(lambda s, x: np.where(x, s + 0.5, 0.25), 0.0, x))
     if dtype != "bool":
-        np.testing.assert_array_equal(upsweep.scan(lambda s, x: s + x, 0, x, axis=1), np.cumsum(x, 1, float))
+        np.testing.assert_array_equal(upsweep.scan(lambda s, x: s + x, 0, x, axis=1), np.cumsum(x, 1))
 
 
 def test_dtypes_follow_numpy():
@@ -241,3 +299,55 @@ def test_without_the_compiler():
         print(error)
     """
     assert 'pip install "upsweep[expr]"' in run_python(code)
+
+
+def test_a_reset_drops_the_state_as_in_the_other_scans():
+    x, drops = random((40, 3)), np.random.default_rng(1).random((40, 3)) < 0.2
+    for reverse in (False, True):
+        keywords = {"reset": drops, "reverse": reverse, "return_final": True}
+        result = upsweep.scan(lambda s, x: 0.5 * s + x, np.ones(3), x, **keywords)
+        other = upsweep.discounted_cumsum(x, 0.5, axis=0, initial=np.ones(3), **keywords)
+        for y, expected in zip(result, other, strict=True):
+            np.testing.assert_allclose(y, expected, rtol=1e-12)
+        assert same_bits(result, reference.scan(lambda s, x: 0.5 * s + x, np.ones(3), x, **keywords))
+    assert upsweep.scan(lambda s, _: s + 1, 5, reset=[False, True, False]).tolist() == [6, 1, 2]
+    first = np.array([True, False, False])
+    ys = upsweep.scan(
+        lambda s, x: (s[0] + x[0], s[1] | x[1]), (0, False), (np.arange(3), first), reset=first[::-1]
+    )
+    assert [y.tolist() for y in ys] == [[0, 1, 2], [True, True, False]]
+    decorated = upsweep.scan(reset=drops[:, 0])(lambda s, x: s + x)
+    np.testing.assert_allclose(decorated(0.0, x[:, 0]), upsweep.cumulative_sum(x[:, 0], reset=drops[:, 0]))
+    long = np.zeros(9000)
+    with pytest.raises(TypeError, match="reset: expected an array of bool, got dtype float64"):
+        upsweep.scan(lambda s, x: s + x, 0.0, long, reset=long)
+    with pytest.raises(TypeError, match=r"reset: .* got dtype int64; .*np.isin\(np.arange\(n\), cu_seqlens"):
+        upsweep.scan(lambda s, x: s + x, 0.0, long, reset=np.array([0, 3, 9000]))
+    with pytest.raises(TypeError, match=r"test_scan.py, line.*update\(state, x\)"):
+        upsweep.scan(lambda s: s, 0.0, long, reset=long > 0)
+
+
+def test_a_reset_of_related_functions():
+    x, drops = random((40, 3)), np.random.default_rng(1).random((40, 3)) < 0.2
+    update, keywords = lambda s, x: 0.5 * s + x, {"reset": drops, "reverse": True}
+    _, final = upsweep.scan(update, 1.0, x, return_final=True, **keywords)
+    carry = upsweep.scan.carry(update, 0.0, x, **keywords)
+    np.testing.assert_allclose(carry.apply(1.0), final, rtol=1e-12)
+    assert "where" in repr(carry)
+    assert "factors that vary" in upsweep.scan.explain(update, 0.0, x, **keywords).why
+    gradient = upsweep.scan.gradient(update, 1.0, x, np.ones_like(x), **keywords)
+    by_hand = upsweep.scan.gradient(
+        lambda s, x: np.where(x[1], 0.0, 0.5) * s + x[0], 1.0, (x, drops), np.ones_like(x), reverse=True
+    )
+    np.testing.assert_allclose(gradient.init, by_hand.init, rtol=1e-12)
+    np.testing.assert_allclose(gradient.xs, by_hand.xs[0], rtol=1e-12)
+    drops, last = [False, True, False], np.array([0.0, 0.0, 1.0])
+    gradient = upsweep.scan.gradient(lambda s, _: 2 * s + 1, 1.0, None, last, reset=drops[::-1])
+    assert gradient.init == 0 and gradient.xs is None
+
+
+def test_a_reset_of_dask():
+    x, drops = random((40, 3)), np.random.default_rng(1).random((40, 3)) < 0.2
+    chunked = (da.from_array(a, chunks=(11, 2)) for a in (x, drops))
+    result = upsweep.scan(lambda s, x: 0.5 * s + x, 1.0, next(chunked), reset=next(chunked))
+    np.testing.assert_array_equal(np.asarray(result), upsweep.scan(lambda s, x: 0.5 * s + x, 1.0, x, reset=drops))

@@ -12,6 +12,7 @@
     cpu/{scan,bincount,...}   cuda/{scan,bincount,...}
 
     _user_scan, te  -->  cpu_user_scan, cuda_user_scan, cuda_loops: modules of executors, on first use
+    filters         -->  cpu_filter: likewise
 
 `problem.placement` says where arrays on a device are; None means numpy. `device` is the ordinal of the CUDA
 device to which numpy arrays are copied; None means the CPU. Only `_backends/cuda` uses the CUDA library.
@@ -39,9 +40,9 @@ from upsweep._core.layout import new_array
 from upsweep._core.scan import Scan
 
 if TYPE_CHECKING:
+    from upsweep._backends.cpu import filter as cpu_filter
     from upsweep._backends.cpu import user_scan as cpu_user_scan
     from upsweep._backends.cuda import bincount as cuda_bincount
-    from upsweep._backends.cuda import bincount_launch as cuda_bincount_launch
     from upsweep._backends.cuda import loops as cuda_loops
     from upsweep._backends.cuda import memory as cuda_memory
     from upsweep._backends.cuda import pairs_launch as cuda_pairs_launch
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from upsweep._backends.cuda import user_scan as cuda_user_scan
 
 __all__ = [
-    "check_threads", "cpu_user_scan", "cuda_bincount", "cuda_bincount_launch", "cuda_memory", "cuda_loops",
+    "check_threads", "cpu_filter", "cpu_user_scan", "cuda_bincount", "cuda_loops", "cuda_memory",
     "cuda_pairs_launch", "cuda_scan", "cuda_scan_launch", "cuda_user_scan", "fill_linear_thresholds",
     "find_extremes", "reduce_scan", "run_count", "run_histogram", "run_pairs", "run_scan",
 ]  # fmt: skip
@@ -81,12 +82,10 @@ def check_threads(n_threads: int | None) -> None:
 def run_scan(
     scan: Scan, *, out: Array | None, reverse: bool, exclusive: bool, flush: bool, window: int = 0,
     return_final: bool, n_threads: int | None, device: int | None = None,
-    final_dtype: np.dtype[Any] | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Run the scan, and return the result and, with `return_final`, the state after the last step.
 
-    Both are arrays of x's library. For numpy arrays, `final_dtype` may be the accumulator's, which leaves the
-    state unrounded.
+    Both are arrays of x's library.
     """
     check_threads(n_threads)
     if scan.placement is not None or device is not None:
@@ -94,7 +93,7 @@ def run_scan(
 
         return cuda_scan.run_scan(scan, out, reverse, exclusive, window, return_final, device)
     result = new_array(scan.shape, scan.dtype, scan.x) if out is None else out
-    final = np.empty(scan.state_shape, final_dtype or _arrays.state_dtype(scan.dtype)) if return_final else None
+    final = np.empty(scan.state_shape, _arrays.state_dtype(scan.dtype)) if return_final else None
     if 0 in scan.shape:
         if final is not None:
             final[...] = 0 if scan.initial is None else scan.initial

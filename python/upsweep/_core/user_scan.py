@@ -29,7 +29,7 @@ class ScanSpec:
     """
 
     recurrence: Recurrence
-    dtype: np.dtype[Any]  # float32 or float64: steps are computed in it
+    dtype: np.dtype[Any]  # float32 or float64: steps are computed in it, with integers in words of float64
     length: int  # steps
     columns: tuple[int, ...]  # the shape without the time axis, which is the shape of the states
     axis: int = 0
@@ -39,6 +39,16 @@ class ScanSpec:
     def shape(self) -> tuple[int, ...]:
         """The shape of an output as the user sees it."""
         return self.columns[: self.axis] + (self.length,) + self.columns[self.axis :]
+
+    @property
+    def output_dtypes(self) -> list[np.dtype[Any]]:
+        """The dtypes of outputs before they are rounded."""
+        return [np.dtype(np.int64) if flag else self.dtype for flag in self.recurrence.integer_outputs]
+
+    @property
+    def state_dtypes(self) -> list[np.dtype[Any]]:
+        """The dtypes of states before they are rounded."""
+        return [np.dtype(np.int64) if flag else self.dtype for flag in self.recurrence.integer_states]
 
     def in_scan_order(self, array: Any) -> Any:
         """A user's array, of `shape`, in scan order."""
@@ -57,14 +67,15 @@ def with_host_numbers(recurrence: Recurrence, inputs: Sequence[Array]) -> Recurr
     """The recurrence of a scan on a device, with inputs in the host's memory, one number each, as constants."""
     return with_constants(
         recurrence,
-        {n: repeated_number(x) if x.size else 0.0 for n, x in enumerate(inputs) if not isinstance(x, DeviceView)},
+        {n: repeated_number(x) if x.size else 0 for n, x in enumerate(inputs) if not isinstance(x, DeviceView)},
     )
 
 
-def repeated_number(array: Array) -> float:
+def repeated_number(array: Array) -> int | float:
     """The number that a broadcast array of the host repeats."""
     assert all(n == 1 or stride == 0 for n, stride in zip(array.shape, array.strides))
-    return float(array[(0,) * array.ndim])
+    number: np.generic = array[(0,) * array.ndim]
+    return int(number) if array.dtype.kind in "iu" else float(number)
 
 
 class Explanation(NamedTuple):

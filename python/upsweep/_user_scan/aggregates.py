@@ -18,7 +18,7 @@ import numpy as np
 from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._compiler.recurrences.associative import Monoid, find_monoid, repeated_factor
-from upsweep._compiler.recurrences.trace import Structure, arranged
+from upsweep._compiler.recurrences.trace import Structure, arranged, as_length
 from upsweep._core.user_scan import ScanSpec
 from upsweep._user_scan.problem import Problem, as_real, broadcast, flatten, label
 from upsweep._user_scan.run import run_block, stacked
@@ -35,13 +35,14 @@ class UpdateCarry:
     Attributes
     ----------
     form : Monoid
-        How the numbers are combined; its `kind` is "affine", "max", "min", "logaddexp", "argmax" or "argmin".
+        How the numbers are combined; its `kind` is "affine", "integers" (affine, of integers), "max", "min",
+        "logaddexp", "argmax" or "argmin".
     factor : ndarray or cupy.ndarray
-        float64. The matrix of shape (states, states, *columns), or the shift of shape columns. Axes that it does
-        not depend on have length 1.
+        float64, or int64 or uint64 of integers. The matrix of shape (states, states, *columns), or the shift of
+        shape columns. Axes that it does not depend on have length 1.
     value : ndarray or cupy.ndarray
-        float64, of shape (states, *columns). The vector, the bound, or the winner. The payload is NaN if there is
-        no winner.
+        As `factor`, of shape (states, *columns). The vector, the bound, or the winner. The payload is NaN if there
+        is no winner.
     structure : int
         -1 for one state, else the length of the tuple of states.
     """
@@ -62,12 +63,13 @@ class UpdateCarry:
         Returns
         -------
         ndarray or cupy.ndarray, or tuple of them
-            float64.
+            float64, or int64 or uint64 of integers.
 
         Raises
         ------
         TypeError, ValueError
-            The number of states differs, an array is of another library or device, or shapes do not broadcast.
+            The number of states differs, one is a float and the carry is of integers, an array is of another
+            library or device, or shapes do not broadcast.
 
         Examples
         --------
@@ -76,15 +78,17 @@ class UpdateCarry:
         array(4.5)
         """
         items, structure = flatten(state, "state")
-        if structure != self.structure:
-            raise TypeError(f"state: expected {_counted(self.structure)}, got {_counted(structure)}")
+        if as_length(structure) != self.structure:
+            raise TypeError(f"state: expected {_counted(self.structure)}, got {_counted(as_length(structure))}")
         columns = self.value.shape[1:]
         named = {label("state", structure, n): value for n, value in enumerate(items)}
         views = {name: as_real(value, name) for name, value in named.items()}
         for name, view in views.items():
+            if not _arrays.can_hold(self.value.dtype, view.dtype):
+                raise TypeError(f"{name}: {view.dtype} cannot be held by a carry of dtype {self.value.dtype}")
             broadcast(view, columns, name)
         _arrays.common_placement({"carry": _arrays.as_operand(self.value, "carry"), **views})
-        after = advance(self, stacked(items, columns, self.value))
+        after = advance(self, stacked(items, columns, self.value, self.value.dtype))
         return arranged([after[n, ...] for n in range(len(after))], structure)
 
     def then(self, after: UpdateCarry) -> UpdateCarry:
@@ -102,9 +106,9 @@ class UpdateCarry:
         >>> a.then(b).apply(1.0)
         array(7.)
         """
-        kinds = [(each.form.kind, each.structure) for each in (self, after)]
+        kinds = [f"{each.form.kind} of {each.value.dtype}, {_counted(each.structure)}" for each in (self, after)]
         if kinds[0] != kinds[1]:
-            raise TypeError(f"carry_b: is of {kinds[1]}, and carry_a of {kinds[0]}; they do not combine")
+            raise TypeError(f"carry_b: is {kinds[1]}, and carry_a is {kinds[0]}; they do not combine")
         shapes = self.value.shape[1:], after.value.shape[1:]
         if shapes[0] != shapes[1]:
             raise ValueError(f"carry_b: has columns of shape {shapes[1]}, and carry_a of {shapes[0]}")
@@ -124,8 +128,8 @@ def reduce_block(monoid: Monoid, spec: ScanSpec, inputs: list[Array], n_threads:
     reduction = ScanSpec(monoid.reduce, spec.dtype, spec.length, columns)
     _, numbers = run_block(reduction, inputs, start.tolist(), n_threads=n_threads)
     factors, value = numbers[:-n_states], numbers[-n_states:]
-    shape = (n_states, n_states) if monoid.kind == "affine" else ()
-    if monoid.varies and monoid.kind in ("affine", *_EXTREMES):
+    shape = (n_states, n_states) if monoid.is_affine else ()
+    if monoid.varies and (monoid.is_affine or monoid.kind in _EXTREMES):
         return UpdateCarry(monoid, factors.reshape((*shape, *columns)), value)
     factor = np.array(repeated_factor(monoid, spec.dtype, spec.length) or (0.0,))
     with _arrays.on_device_of(value):
@@ -143,7 +147,14 @@ def carry_of(problem: Problem) -> UpdateCarry:
             f"xs: is a {problem.placement.library.name}, with which upsweep does not know how to calculate; "
             "convert it, e.g. by cupy.asarray"
         )
-    return replace(reduce_block(monoid, problem.spec, problem.inputs), structure=problem.state_structure)
+    carry = replace(
+        reduce_block(monoid, problem.spec, problem.inputs), structure=as_length(problem.state_structure)
+    )
+    if np.dtype(np.uint64) not in problem.traced.state_dtypes:
+        return carry
+    if len({*problem.traced.state_dtypes}) > 1:
+        raise TypeError("init: uint64 and other states have no common carry; cast them to uint64")
+    return replace(carry, factor=carry.factor.view(np.uint64), value=carry.value.view(np.uint64))
 
 
 def _times(matrix: Any, columns: Any) -> Any:
@@ -158,7 +169,7 @@ def advance(carry: UpdateCarry, states: Any) -> Any:
     """The states (states, *columns) after a block, from the states before it."""
     form = carry.form
     with _arrays.on_device_of(carry.value), np.errstate(all="ignore"):
-        if form.kind == "affine":
+        if form.is_affine:
             return _times(carry.factor, states) + carry.value
         if form.kind in _EXTREMES:
             shifted = states + carry.factor
@@ -180,7 +191,7 @@ def merge(first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
     """The carry of two neighbouring blocks; `first` is the first one in scan order."""
     value = advance(second, first.value)
     with _arrays.on_device_of(value), np.errstate(all="ignore"):
-        if first.form.kind == "affine":
+        if first.form.is_affine:
             factor = _times(second.factor[:, :, None], first.factor)
         else:
             factor = first.factor + second.factor

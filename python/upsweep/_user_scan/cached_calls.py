@@ -23,34 +23,40 @@ from upsweep import _arrays, _backends
 from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.recurrences.guards import GuardedCache
 from upsweep._compiler.recurrences.recurrence import keeping_states
-from upsweep._compiler.recurrences.trace import Structure, arranged
+from upsweep._compiler.recurrences.trace import Structure, arranged, as_length
 from upsweep._core.layout import address, memory_order, overlap
 from upsweep._core.scan import check_out
 from upsweep._core.user_scan import repeated_number, with_host_numbers
-from upsweep._user_scan.problem import Problem, check, label, rounded
+from upsweep._user_scan.problem import EXACT, EXACT_SINGLE, Problem, check, label, rounded
 
 _MAX_SCANS = 64  # of an update
-_EXACT = 2**53  # up to here a Python integer is the same number in float64
 
 compiled_scans: GuardedCache[Any] = GuardedCache(_MAX_SCANS)
 
 
 def scan_arrays(
     update: Any, states: list[Any], inputs: list[Any], structures: tuple[Structure, Structure], axis: Any,
-    reverse: Any, return_final: Any, length: Any, out: Any,
+    reverse: Any, return_final: Any, length: Any, out: Any, parameters: tuple[float, ...] = (),
+    of_integers: np.dtype[Any] | None = None,
 ) -> Any:  # fmt: skip
-    """`upsweep.scan` of numpy arrays or arrays on a device, by the compiled scan of an earlier call if any."""
+    """`upsweep.scan` of numpy arrays or arrays on a device, by the compiled scan of an earlier call if any.
+
+    `of_integers` is the dtype of integers as floats, if the arrays are views of tensors, promoted as by torch.
+    With `parameters` the arrays are numpy's, and the update takes the parameters as further inputs. Calls with
+    other parameters use the same trace and the same compiled scan.
+    """
+    with_parameters = (parameters,) if parameters else ()
     entry = compiled_scans.entry(update) if callable(update) else None
     key = None
     if entry is not None:
-        key = _signature(states, inputs, structures, axis, reverse, return_final, length, out)
+        key = _signature(states, inputs, structures, axis, reverse, return_final, length, out, of_integers)
     compiled = None if entry is None or key is None else entry.get(key)
     if compiled is not None:
-        result = compiled.run(states, inputs, out)
+        result = compiled.run(states, inputs, out, *with_parameters)
         if result is not NotImplemented:
             return result
     init, xs = (arranged(items, structure) for items, structure in zip((states, inputs), structures, strict=True))
-    problem = check(update, init, xs, axis, reverse, length)
+    problem = check(update, init, xs, axis, reverse, length, of_integers, parameters)
     if problem.placement is not None:
         scan = DeviceScan(problem, return_final)
         if entry is not None and key is not None:
@@ -58,16 +64,18 @@ def scan_arrays(
             return scan.run(states, inputs)
         return scan.run_checked(problem)
     targets = [] if out is None else _as_targets(out, problem)
-    is_direct = all(map(_backends.cpu_user_scan.is_readable, (*problem.user_inputs, *targets)))
-    if compiled is None and is_direct and all(y.dtype == problem.spec.dtype for y in targets):
-        compiled = HostScan(problem, return_final, targets)
+    are_converted = _convert_inputs(problem)
+    is_direct = all(map(_backends.cpu_user_scan.is_readable, targets))
+    if compiled is None and is_direct and [y.dtype for y in targets] == problem.spec.output_dtypes[: len(targets)]:
+        compiled = HostScan(problem, return_final, targets, are_converted)
         if entry is not None and key is not None:
             entry[key] = compiled
-        result = compiled.run(problem.user_states, problem.user_inputs, out)
+        result = compiled.run(problem.user_states, problem.user_inputs, out, parameters)
         if result is not NotImplemented:
             return result
-    # Arrays have to be converted, or `out` needs a copy.
-    outputs, finals = _backends.cpu_user_scan.HostScans().run(problem.spec, problem.inputs, problem.states)
+    # `out` has to be converted, or needs a copy.
+    scans = _backends.cpu_user_scan.HostScans()
+    outputs, finals = scans.run(problem.spec, problem.inputs, problem.states, parameters=parameters)
     for target, y in zip(targets, outputs):
         _backends.cpu_user_scan.convert(y, target)
     traced = problem.traced
@@ -78,14 +86,24 @@ def scan_arrays(
     return out, arranged([*map(rounded, finals, traced.state_dtypes)], problem.state_structure)
 
 
+def _convert_inputs(problem: Problem) -> bool:
+    """Replace inputs that kernels cannot read, as those of float16, by converted ones; whether there are any."""
+    spec, cpu = problem.spec, _backends.cpu_user_scan
+    if all(map(cpu.is_readable, problem.user_inputs)):
+        return False
+    problem.user_inputs = [cpu.readable(x, spec.dtype) for x in problem.user_inputs]
+    problem.inputs = [spec.in_scan_order(np.broadcast_to(x, spec.shape)) for x in problem.user_inputs]
+    return True
+
+
 def _signature(
     states: Sequence[Any], inputs: Sequence[Any], structures: tuple[Structure, Structure], axis: Any, reverse: Any,
-    return_final: Any, length: Any, out: Any,
+    return_final: Any, length: Any, out: Any, of_integers: np.dtype[Any] | None,
 ) -> Hashable:  # fmt: skip
     """What the compiled scan of a call depends on; None if the call has to be checked."""
     if type(axis) is not int or not (length is None or type(length) is int):
         return None
-    common = axis, bool(reverse), bool(return_final), length, structures
+    common = axis, bool(reverse), bool(return_final), length, structures, of_integers
     of_states = layout_keys(states, _arrays.host_layout_key)
     of_inputs = layout_keys(inputs, _arrays.host_layout_key)
     if of_states is None or of_inputs is None:
@@ -114,9 +132,13 @@ def layout_keys(
                 key = key, value.hex()  # tells -0.0 from 0.0; NaN is equal to itself
         elif key is not int and key is not bool:
             key = layout_key(value)
-        elif not -_EXACT <= value <= _EXACT:
+        elif not -EXACT < value < EXACT:
             key = None
-        elif are_constants:
+        elif not -EXACT_SINGLE < value < EXACT_SINGLE:  # beside float32 it may be an integer, or an error
+            key = int, value < 0, float(np.float32(value)) == value
+        elif value < 0:
+            key = int, -1  # out of bounds for an unsigned integer
+        if are_constants and key is not None and isinstance(value, int):
             key = key, value
         if key is None:
             return None
@@ -139,22 +161,25 @@ class CompiledScan:
 
 
 class HostScan(CompiledScan):
-    """A call of `scan` on numpy arrays that the kernels read and write without conversion."""
+    """A call of `scan` on numpy arrays that the kernels write, and read or, if `are_converted`, read copies of."""
 
-    def __init__(self, problem: Problem, return_final: bool, targets: Sequence[Array]) -> None:
+    def __init__(
+        self, problem: Problem, return_final: bool, targets: Sequence[Array], are_converted: bool
+    ) -> None:
         super().__init__(problem, return_final)
+        self._read_dtype = problem.spec.dtype if are_converted else None
         spec, cpu = problem.spec, _backends.cpu_user_scan
         self._output_dtypes, self._state_dtypes = problem.traced.output_dtypes, problem.traced.state_dtypes
-        self._are_rounded = any(dtype != spec.dtype for dtype in self._output_dtypes)
-        self._dtype, shape, like = spec.dtype, spec.shape, problem.like()
+        self._computed, shape, like = spec.output_dtypes, spec.shape, problem.like()
+        self._are_rounded = self._computed != [*self._output_dtypes]
         order = list(range(len(shape))) if like is None else memory_order(like.strides)
         self._new_shape = tuple(shape[d] for d in order)  # of a new output, by its axes in memory
         self._new_axes = None if order == sorted(order) else tuple(map(order.index, range(len(shape))))
-        outputs = list(targets) or [self._empty() for _ in self._output_dtypes]
+        outputs = list(targets) or [*map(self._empty, self._computed)]
         in_order = [spec.in_scan_order(y) for y in outputs]
         pairs = [*zip(problem.inputs, problem.user_inputs), *zip(in_order, outputs)]
         offsets = [address(view) - address(array) for view, array in pairs]
-        self._plan = cpu.LaunchPlan(spec, problem.inputs, in_order, offsets)
+        self._plan = cpu.LaunchPlan(spec, problem.inputs, in_order, offsets, problem.parameters)
         # Only a scan that is sequential in time may overwrite its inputs: in parallel they are read twice.
         in_place = [
             not self._plan.is_parallel and (x.dtype, x.shape, x.strides) == (y.dtype, y.shape, y.strides)
@@ -163,27 +188,31 @@ class HostScan(CompiledScan):
         ]
         self._spans = cpu.Spans(problem.user_inputs, targets, in_place)
 
-    def _empty(self) -> Array:
-        new = np.empty(self._new_shape, self._dtype)
+    def _empty(self, dtype: np.dtype[Any]) -> Array:
+        new = np.empty(self._new_shape, dtype)
         return new if self._new_axes is None else new.transpose(self._new_axes)
 
-    def run(self, states: Sequence[Any], inputs: Sequence[Any], out: Any = None) -> Any:
-        """The result for other arrays; NotImplemented if `out` overlaps them in a way that has to be checked."""
+    def run(
+        self, states: Sequence[Any], inputs: Sequence[Any], out: Any = None, parameters: tuple[float, ...] = ()
+    ) -> Any:
+        """The result for other arrays and parameters; NotImplemented if an overlap of `out` has to be checked."""
         arrays = [x if type(x) is np.ndarray else np.asarray(x) for x in inputs]
+        if self._read_dtype is not None:
+            arrays = [_backends.cpu_user_scan.readable(x, self._read_dtype) for x in arrays]
         if out is None:
-            outputs = [self._empty() for _ in self._output_dtypes]
+            outputs = [*map(self._empty, self._computed)]
         else:
             outputs = list(out) if isinstance(out, tuple) else [out]
             if not self._spans.are_apart(arrays, outputs):
                 return NotImplemented
-        last = self._plan.run(arrays, outputs, states, None)
+        last = self._plan.run(arrays, outputs, states, None, parameters)
         if out is None:
             if self._are_rounded:
                 outputs = [*map(rounded, outputs, self._output_dtypes)]
             out = arranged(outputs, self._output_structure)
         if not self._returns_final:
             return out
-        finals = [rounded(last[n, ...], dtype) for n, dtype in enumerate(self._state_dtypes)]
+        finals = [rounded(state, dtype) for state, dtype in zip(self._plan.states(last), self._state_dtypes)]
         return out, arranged(finals, self._state_structure)
 
 
@@ -195,9 +224,10 @@ def _as_targets(out: Any, problem: Problem) -> list[Array]:
     structure, dtypes = problem.traced.output_structure, problem.traced.output_dtypes
     if structure is None:
         raise ValueError("out: the update has no output")
-    if structure != -1 and (not isinstance(out, tuple) or len(out) != structure):
+    length = as_length(structure)
+    if structure != -1 and (not isinstance(out, tuple) or len(out) != length):
         got = f"a tuple of {len(out)}" if isinstance(out, tuple) else type(out).__qualname__
-        raise TypeError(f"out: expected a tuple of {structure} arrays, as the outputs are, got {got}")
+        raise TypeError(f"out: expected a tuple of {length} arrays, as the outputs are, got {got}")
     inputs: dict[str, Array | None] = {
         label("xs", problem.input_structure, n): x for n, x in enumerate(problem.user_inputs)
     }
@@ -241,7 +271,7 @@ class DeviceScan(CompiledScan):
 
         like = problem.like() if placement.library.transposes else None
         dtypes = [named(dtype.name) for dtype in traced.output_dtypes]
-        dtypes += [spec.dtype.name] * len(saved_states)
+        dtypes += [spec.state_dtypes[p].name for p in saved_states]
         layouts = cuda.ScanArrays(
             [layout(*pair) for pair in zip(problem.inputs, problem.user_inputs)],
             [cuda.output_spec(spec, dtype, like) for dtype in dtypes],
@@ -272,5 +302,5 @@ class DeviceScan(CompiledScan):
     def _operand(self, value: Any) -> Any:
         """The address of an array, or a number."""
         if isinstance(value, (int, float)):
-            return float(value)
+            return value
         return _arrays.address_on_device(value, self.plan.placement.library)

@@ -16,7 +16,7 @@ import numpy as np
 from upsweep._arrays import Array, DeviceView, user_array
 from upsweep._compiler.formulas.nodes import make
 from upsweep._compiler.recurrences.recurrence import Recurrence, adjoint, input_, keeping_states, state
-from upsweep._compiler.recurrences.trace import Structure, arranged
+from upsweep._compiler.recurrences.trace import Structure, arranged, as_length
 from upsweep._core.checks import Shape
 from upsweep._core.layout import moveaxis
 from upsweep._core.user_scan import ScanSpec
@@ -77,6 +77,8 @@ def backward(
 def gradient(problem: Problem, cotangent: Any, final_cotangent: Any, checkpoint: Any) -> Gradients:
     """The gradients of a checked call."""
     traced, spec = problem.traced, problem.spec
+    if all(dtype.kind in "iu" for dtype in (*traced.output_dtypes, *traced.state_dtypes)):
+        raise TypeError("update: all of its results are integers, which have no gradient; give init as float64")
     size = arguments.check_checkpoint(checkpoint)
     n_outputs, n_states = len(traced.output_dtypes), len(traced.state_dtypes)
     of_ys = _cotangents(cotangent, "cotangent", n_outputs, traced.output_structure, spec.shape)
@@ -101,8 +103,8 @@ def _cotangents(value: Any, name: str, n: int, structure: Structure, shape: Shap
     if value is None:
         return [np.broadcast_to(np.float32(0), shape) for _ in range(n)]
     items, own = arguments.flatten(value, name)
-    if own != structure:
-        expected = {None: "None", -1: "a single array"}.get(structure, f"a tuple of {structure}")
+    if (length := as_length(structure)) != as_length(own):
+        expected = {None: "None", -1: "a single array"}.get(length, f"a tuple of {length}")
         raise TypeError(f"{name}: expected {expected}, as the result is arranged")
     labels = [label(name, own, n) for n in range(len(items))]
     return [arguments.broadcast(arguments.as_real(item, at), shape, at) for item, at in zip(items, labels)]

@@ -5,6 +5,8 @@
     scan, bincount, histogram     executors of checked problems, called by `_backends`
         -> _scans, _bincounts, _histograms   Cython modules, built for each instruction set in ``_isa/<level>/``;
                                              here under the names `scans`, `bincounts`, `histograms`
+    filter                        executor of linear filters
+        -> _filters               its Cython module, of each instruction set too, loaded on first use
     pairs, user_scan, loops       executors that compile kernels (`_compiler.llvm`)
         -> _pairs, _user_scans, _loops       Cython drivers of compiled kernels, one build
     _machine                      OpenMP's version and thread pool, properties of the CPU

@@ -17,6 +17,7 @@ from upsweep._backends.cuda import library, user_scan_launch
 from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, ScanArrays, describe
 from upsweep._compiler.cuda.scalars import SIZES
+from upsweep._compiler.recurrences.integers import as_word
 from upsweep._core.layout import memory_order
 from upsweep._core.user_scan import ScanSpec, choose_path, repeated_number, with_host_numbers
 
@@ -109,6 +110,8 @@ class LaunchPlan:
         self.placement, self.layouts = placement, layouts
         self._offsets = [0 if x is None else x.offset for x in layouts.inputs]
         self._launch: Any = None
+        kinds = spec.recurrence.integer_states
+        self._words = [n for n, s in enumerate(layouts.states) if s is None and kinds[n]]  # integers as numbers
         if 0 in spec.columns:
             return
         arrays = ScanArrays(
@@ -138,7 +141,10 @@ class LaunchPlan:
                 None if x is None else x + offset for x, offset in zip(inputs, self._offsets)
             ]
             operands += [library.address(y) + new.layout.offset for y, new in zip(outputs, self.layouts.outputs)]
-            operands += states
+            numbers: list[Any] = [*states]
+            for n in self._words:
+                numbers[n] = as_word(numbers[n])
+            operands += numbers
             operands += [None if s is None else library.address(s) for s in finals]
             self._launch.start(operands, stream, context.allocate)
         return outputs, finals
@@ -167,16 +173,23 @@ class DeviceScans(ExecutionContext):
         columns.
         """
         if outputs is None:
-            outputs = [self.empty(spec.shape, spec.dtype) for _ in spec.recurrence.outputs]
+            outputs = [self.empty(spec.shape, dtype) for dtype in spec.output_dtypes]
         if finals is None:
-            finals = [self.empty(spec.columns, spec.dtype) for _ in states]
+            finals = [self.empty(spec.columns, dtype) for dtype in spec.state_dtypes]
         if 0 in spec.columns:
             return outputs, finals
         spec = replace(spec, recurrence=with_host_numbers(spec.recurrence, inputs))
         arrays = ScanArrays(
             [_with_time_stride(describe(x)) if isinstance(x, DeviceView) else None for x in inputs],
             [describe(spec.in_scan_order(y)) for y in outputs],
-            [describe(s) if isinstance(s, DeviceView) else repeated_number(s) for s in states],
+            [
+                describe(s)
+                if isinstance(s, DeviceView)
+                else as_word(repeated_number(s))
+                if is_integer
+                else float(repeated_number(s))
+                for s, is_integer in zip(states, spec.recurrence.integer_states)
+            ],
             [_reshaped(describe(s), spec.columns) for s in finals],
         )
         monoid, _ = choose_path(spec, on_device=True)

@@ -34,6 +34,7 @@ from upsweep._compiler.cuda.scans.single_pass import (
 )
 from upsweep._compiler.formulas.nodes import Node
 from upsweep._compiler.recurrences.associative import Monoid, matrix_powers, repeated_factor
+from upsweep._compiler.recurrences.integers import as_word, integer_variable
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, input_, inputs_read, lifted
 from upsweep._core.layout import merge_axes
 from upsweep._core.user_scan import ScanSpec
@@ -87,7 +88,11 @@ _kernels: LRUCache[Any, Kernels] = LRUCache(MAX_KERNELS)
 def _compact(recurrence: Recurrence) -> _Compact:
     plain, numbers = lifted(recurrence)
     read = inputs_read(plain)
-    renumbered: dict[Node, Node] = {input_(n): input_(position) for position, n in enumerate(read)}
+    renumbered: dict[Node, Node] = {
+        of_kind(n): of_kind(position)
+        for position, n in enumerate(read)
+        for of_kind in (input_, functools.partial(integer_variable, kind="j"))
+    }
     return _Compact(plain.rewritten(renumbered, len(read)), numbers, tuple(read))
 
 
@@ -311,7 +316,7 @@ def prepare(
     if linear is not None:
         return linear
     scan, recurrence = _Scan(spec, arrays, device), spec.recurrence
-    tiled = None if monoid is None else _prepare_tiles(scan, monoid)
+    tiled = None if monoid is None or monoid.kind == "integers" else _prepare_tiles(scan, monoid)
     if tiled is not None:
         return tiled
     compact = _compact(recurrence)
@@ -322,8 +327,9 @@ def prepare(
     n_bytes = scan.n_columns * chunks.n * spec.dtype.itemsize  # of one number of each chunk
     n_reduced = monoid.reduce.n_states * n_bytes
     matrix = () if monoid.varies else repeated_factor(monoid, spec.dtype, chunks.steps)
+    start = [*map(as_word, monoid.start)] if monoid.kind == "integers" else monoid.start
     sequences = [
-        scan.prepare(reduction, is_reduction=True, chunks=chunks, initial=monoid.start, n_reduced=n_reduced),
+        scan.prepare(reduction, is_reduction=True, chunks=chunks, initial=start, n_reduced=n_reduced),
         scan.prepare(compact, monoid=_without_numbers(monoid), chunks=chunks, matrix=matrix, n_reduced=n_reduced),
     ]
     return driver.PreparedCall(sequences, n_reduced + recurrence.n_states * n_bytes)

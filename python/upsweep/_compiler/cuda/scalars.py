@@ -10,30 +10,48 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from upsweep._compiler.loops.expression_text import SIGNS
+from upsweep._compiler.lowering.program import MASKS
 
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Instruction
 
 # Operations that are functions of C with the same name.
-FUNCTIONS = ("floor", "sqrt", "log", "sin", "cos", "asin", "acos", "atan", "tanh")
+FUNCTIONS = (
+    "floor", "rint", "sqrt", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf",
+)  # fmt: skip
 
 # {0}, {1}, ... are the arguments.
 OPERATIONS: dict[str, str] = {
     **{op: f"{{0}} {sign} {{1}}" for op, sign in SIGNS.items()},
     **{op: f"{op}({{0}})" for op in (*FUNCTIONS, "rsqrt")},
-    **{op: f"{op}({{0}}, {{1}})" for op in ("atan2", "pow")},
+    **{op: f"{op}({{0}}, {{1}})" for op in ("atan2", "pow", "fmod", "hypot", "copysign")},
     "neg": "-{0}",
     "abs": "fabs({0})",
     "exp": "do_exp({0})",
     "select": "{0} ? {1} : {2}",
     "number": "real({0})",
+    # Of integers in words, in kernels/integers.cuh.
+    **{
+        f"i{op}": f"word(bits({{0}}) {sign} bits({{1}}))"
+        for op, sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("and", "&"), ("or", "|"), ("xor", "^"))
+    },
+    **{f"i{op}": f"bits({{0}}) {sign} bits({{1}})" for op, sign in (("eq", "=="), ("ne", "!="))},
+    **{f"i{op}": f"integer({{0}}) {sign} integer({{1}})" for op, sign in (("lt", "<"), ("le", "<="))},
+    **{f"unsigned_i{op}": f"bits({{0}}) {sign} bits({{1}})" for op, sign in (("lt", "<"), ("le", "<="))},
+    **{
+        op: f"{op}({{0}}, {{1}})"
+        for op in ("ishl", "ishr", "unsigned_ishr", "idiv", "imod", "unsigned_idiv", "unsigned_imod")
+    },
+    "to_float": "real(integer({0}))",
+    "unsigned_to_float": "real(bits({0}))",
+    "to_integer": "truncated({0})",
     # Made by the rewrites in fold.py.
     "exp2": "exp2_fast({0})",
     "mul_rounded": "multiply_rounded({0}, {1})",
     "at_least_tiny": "at_least_tiny({0})",
     "directed": "(UPWARDS ? {0} : -{0})",
 }
-MASKS = frozenset({"lt", "le", "eq", "ne"})
 
 # The C++ types of elements of arrays, and their bytes.
 ELEMENTS = {
@@ -77,6 +95,8 @@ def names_at(level: str, values: Sequence[Instruction], stored: Mapping[int, str
     for number, value in enumerate(values):
         if value.op == "const":
             names[number] = literal(float(value.static[0]))
+        elif value.op == "integer":
+            names[number] = f"word({value.static[0] % 2**64}ull)"
         elif value.level == level:
             names[number] = f"v{number}"
         elif number in stored:

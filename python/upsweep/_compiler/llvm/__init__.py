@@ -3,6 +3,7 @@
     vectors        writer of IR text: loops, branches, calls; vectors of one width
     mathematics    exp, log, sin, ... on vectors, by the polynomials of `coefficients`
     instructions   instructions of scalar programs as vectors
+    integers       those on integers
     transpose      transposes squares of vectors in registers
     target, jit    instruction sets; compile and load
     pairs/         kernels of pair reductions: `kernel`, `reducers`, `looped`

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from upsweep._compiler.llvm.mathematics import function
-from upsweep._compiler.llvm.vectors import Loop, Value, Vectors
+from upsweep._compiler.formulas.ops import INTEGER
+from upsweep._compiler.llvm.integers import integer
+from upsweep._compiler.llvm.mathematics import OF_LIBRARY, function
+from upsweep._compiler.llvm.vectors import Loop, Section, Value, Vectors
 
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Instruction, Program
@@ -16,13 +18,18 @@ if TYPE_CHECKING:
 Load = Callable[[str, "Value | int", int], Value]
 
 # Instructions of the machine that one of a program takes, roughly; 1 if it is not named.
-COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
-          "pow": 150, "div": 8, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
+COSTS = {"exp": 14, "exp2": 14, "expm1": 20, "log": 22, "log2": 22, "log10": 22, "log1p": 35, "sin": 45,
+         "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40, "pow": 150, "div": 8, "sqrt": 10,
+         "rsqrt": 10, "load": 0, "const": 0, "integer": 0, "imul": 3, "lookup": 30, "integer_lookup": 30,
+         **dict.fromkeys(("idiv", "imod", "unsigned_idiv", "unsigned_imod"), 60),
+         **dict.fromkeys(OF_LIBRARY, 200)}  # fmt: skip
 
 _PLAIN = ("mul", "div", "neg")
 _COMPARED = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
+_FIXED = ("array", "loop", "number")  # whose values are in no part
 _FEATURES_AT_ONCE = 4  # of long distances: the loop's own instructions are few beside these
 _CHAINS = 8  # independent partial sums: two adders with a latency of four cycles each
+_LONG, _PART = 5000, 600  # instructions of a program that is written in parts, and of a part
 
 
 def cost_of(step: Instruction) -> float:
@@ -79,6 +86,102 @@ def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]
     return result
 
 
+def _is_cheap(step: Instruction) -> bool:
+    """Whether a part writes a value of another one again: a number of a record, a comparison."""
+    return step.op in _COMPARED or (step.op == "load" and not step.args)
+
+
+class Parts:
+    """The parts of a long program: functions of some hundred instructions each.
+
+    LLVM's register allocator, its scheduler and others take time in proportion to the square of a function's
+    length: 34 s for 111,000 instructions, in parts 5 to 7 s (AVX-512, LLVM 22, 2026-11). What a part reads of
+    another one goes through the workspace. As spill slots of one function these values would be more than a
+    small stack holds.
+    """
+
+    def __init__(self, v: Vectors) -> None:
+        self.v = v
+        self.environment: dict[Value, str] = {}  # the names that loads read, and their types
+        self._outside: Section | None = None  # while a part is written
+        self._sections: dict[int, Section] = {}  # the parts that are not defined yet, by number
+        self._number = self._last = 0  # of the part that is written, 0 outside; of the last part
+        self._length = 0  # of the part, in instructions
+        self._written: dict[Value, tuple[int, int]] = {}  # where a value is: its part, and the line after it
+        self._loaded: dict[tuple[int, Value], Value] = {}  # in a part
+        self._cells: dict[Value, str] = {}
+        self._stored: set[Value] = set()
+
+    @classmethod
+    def of(cls, v: Vectors, program: Program) -> Parts | None:
+        """The parts of a program; None if it is short."""
+        n_steps = sum(step.op not in ("load", "const") for step in program.values)
+        return cls(v) if n_steps > _LONG else None
+
+    def enter(self) -> None:
+        """Write what follows to a part: the present one, or after so many instructions a new one."""
+        if self._outside is not None and self._length >= _PART:
+            self.leave()
+        if self._outside is None:
+            self._last += 1
+            self._number, self._length = self._last, 0
+            self._outside = self.v.body.exchange(Section(is_part=True))
+        self._length += 1
+
+    def leave(self) -> None:
+        """Write what follows outside of the parts."""
+        if self._outside is not None:
+            self._sections[self._number] = self.v.body.exchange(self._outside)
+            self.v.body.do(f"call void @part{self._number}({self._parameters()})")
+            self._outside, self._number = None, 0
+
+    def _parameters(self) -> str:
+        return ", ".join(f"{kind} {name}" for name, kind in {**self.environment, "%workspace": "ptr"}.items())
+
+    def add(self, name: Value) -> None:
+        """A value has been written."""
+        self._written[name] = self._number, len(self.v.body.lines)
+
+    def local(self, name: Value, again: Callable[[], Value | None]) -> Value:
+        """The value in this part: by `again` where that writes it, else from memory."""
+        if self._written[name][0] == self._number:
+            return name
+        key = self._number, name
+        if key not in self._loaded:
+            written = again()
+            if written is None:
+                written = self.v.load(self.v.body.emit(self._cell(name)), self.v.target.vector_bytes)
+            self._loaded[key] = written
+        return self._loaded[key]
+
+    def _cell(self, name: Value) -> str:
+        """The instruction that computes the address of a value in the workspace."""
+        if name not in self._cells:
+            self._cells[name] = self.v.body.in_workspace(self.v.lanes * self.v.bits // 8)
+        return self._cells[name]
+
+    def finish(self, *values: Value) -> None:
+        """Define the parts, which store what others load, and `values`. A loop around them has not ended."""
+        self.leave()
+        v = self.v
+        for name in values:
+            self._cell(name)
+        behind: dict[tuple[int, int], list[str]] = {}
+        for name in [name for name in self._cells if name not in self._stored]:
+            pointer = v.body.name()
+            store = f"  store {v.kind} {name}, ptr {pointer}, align {v.target.vector_bytes}"
+            behind.setdefault(self._written[name], []).extend([f"  {pointer} = {self._cells[name]}", store])
+        self._stored.update(self._cells)
+        for number, section in {0: v.body, **self._sections}.items():
+            lines = enumerate([*section.lines, ""])
+            section.lines[:] = [each for n, line in lines for each in (*behind.get((number, n), ()), line)]
+        for number, section in self._sections.items():
+            signature = f"internal void @part{number}({self._parameters()}) noinline #0"
+            v.body.needs[f"@part{number}"] = section.define(signature)
+        self._sections.clear()
+        self._loaded.clear()  # the next parts are in another loop
+
+
 class Steps:
     """Writes instructions for `n_columns` columns at once.
 
@@ -88,21 +191,35 @@ class Steps:
 
     def __init__(
         self, v: Vectors, program: Program, varying: frozenset[str], shared: dict[int, Value], n_columns: int,
-        load: Load, *, flush: bool,
+        load: Load, *, flush: bool, table: bool = False, parts: Parts | None = None,
     ) -> None:  # fmt: skip
         self.v, self.program, self.shared, self.n_columns, self.load = v, program, shared, n_columns, load
         self.flush = flush  # whether the kernel runs with subnormal results as 0
+        self.table = table  # whether exp may have other bits in whole vectors than in shorter ones
         self.varying = varying  # the levels that change from column to column
         self.moving = "j" if "j" in varying else "i"
         self.own: list[dict[int, Value]] = [{} for _ in range(n_columns)]
+        self.parts = parts
         self._loops: list[tuple[AbstractContextManager[Loop], Loop, list[int]]] = []
+        self._ended: list[int] = []  # the carries of the loop that ended last
 
     @functools.cached_property
     def _at_most_zero(self) -> set[int]:
         return _never_positive(self.program)
 
     def value(self, n: int, column: int) -> Value:
-        return self.shared[n] if n in self.shared else self.own[column][n]
+        step = self.program.values[n]
+        if self.parts is not None and step.op == "const":  # the name of a constant is that of one function
+            return self.v.const(step.static[0])
+        name = self.shared[n] if n in self.shared else self.own[column][n]
+        if self.parts is None or step.op in _FIXED:
+            return name
+        return self.parts.local(name, functools.partial(self._again, n, column))
+
+    def _again(self, n: int, column: int) -> Value | None:
+        """Write a value again that takes no more than to load it."""
+        step = self.program.values[n]
+        return self._one(n, step, column) if _is_cheap(step) else None
 
     def of_columns(self, roots: tuple[int, ...]) -> list[list[Value]]:
         """For each column, some values."""
@@ -111,14 +228,34 @@ class Steps:
     def write(self, n: int) -> None:
         """One instruction, for every column or once."""
         step = self.program.values[n]
+        if self.parts is not None and not self._loops:
+            (self.parts.leave if step.op in _STRUCTURE else self.parts.enter)()
         if step.op in _STRUCTURE:
             _STRUCTURE[step.op](self, n, step)
         elif step.op in ("sqdist", "dot"):
             for own, name in zip(self.own, self._long(step)):
                 own[n] = name
         else:
-            for column in self._columns(step):
-                self._set(n, column, step, self._one(n, step, column))
+            self.v.body.in_turn(
+                functools.partial(self._write_one, n, step, column) for column in self._columns(step)
+            )
+        if self.parts is not None:
+            for m in self._ended if step.op == "end" else [n]:
+                for names in (self.shared, *self.own):
+                    if m in names:
+                        self.parts.add(names[m])
+
+    def leave_parts(self) -> None:
+        """What follows the instructions, and reads their values, is in no part."""
+        if self.parts is not None:
+            self.parts.leave()
+
+    def finish(self, *, shared: bool = False) -> None:
+        """Define the parts, before a loop around them ends; those to come load all values that are `shared`."""
+        if self.parts is not None:
+            steps = ((self.program.values[n], name) for n, name in self.shared.items())
+            names = [name for step, name in steps if not (step.op in (*_FIXED, "const") or _is_cheap(step))]
+            self.parts.finish(*(names if shared else ()))
 
     def write_level(self, *levels: str) -> None:
         """All instructions of some levels."""
@@ -127,12 +264,18 @@ class Steps:
     def write_all(self, numbers: Iterable[int]) -> None:
         for n in numbers:
             self.write(n)
+        self.leave_parts()
 
     def _columns(self, step: Instruction) -> range:
         return range(self.n_columns if step.level in self.varying else 1)
 
     def _set(self, n: int, column: int, step: Instruction, name: Value) -> None:
         (self.own[column] if step.level in self.varying else self.shared)[n] = name
+
+    def _write_one(self, n: int, step: Instruction, column: int) -> Value:
+        name = self._one(n, step, column)
+        self._set(n, column, step, name)
+        return name
 
     def _one(self, n: int, step: Instruction, column: int) -> Value:
         v, op = self.v, step.op
@@ -154,6 +297,8 @@ class Steps:
             return v.compare(_COMPARED[op], *args)
         if op == "select":
             return v.select(*args)
+        if op == "integer" or op in INTEGER:
+            return integer(v, op, args, step.static)
         return function(v, op, *args)
 
     def factors(self, n: int, column: int) -> list[Value] | None:
@@ -171,7 +316,9 @@ class Steps:
         source = self.program.values[arg]
         negated = source.op == "neg" and below  # the sign costs nothing in there
         x = self.value(source.args[0] if negated else arg, column)
-        return function(self.v, "exp", x, never_positive=below, negated=negated, flush=self.flush)
+        return function(
+            self.v, "exp", x, never_positive=below, negated=negated, flush=self.flush, table=self.table
+        )
 
     def _place(self, loops: tuple[int, ...], static: list[int]) -> Value | int:
         """offset + sum(loop * stride), as a number or a value of 64 bits."""
@@ -237,6 +384,7 @@ class Steps:
                 loop.following.append(value)
                 self._set(carry, column, self.program.values[carry], value)
         manager.__exit__(None, None, None)
+        self._ended = carries
 
     def _number(self, n: int, step: Instruction) -> None:
         v, body = self.v, self.v.body

@@ -1,9 +1,11 @@
 """Vector mathematics in LLVM IR: exp, log, sin, ... for floats of 32 and 64 bits, any number of lanes.
 
 Each is within 2 units in the last place over the whole range, subnormal results too, and has the special values
-of C's library. The polynomials are in `coefficients`. Arguments are reduced as Cody and Waite do ("Software
-Manual for the Elementary Functions", 1980); log of float64 follows the scheme of Tang ("Table-driven
-implementation of the logarithm function", ACM TOMS 16, 1990) without a table.
+of C's library; exp by a table is within 2.5 and has no subnormal results. The polynomials are in `coefficients`.
+Functions that few programs use (tan, sinh, cosh, asinh, acosh, atanh, erf, fmod, hypot) are C's own, lane by lane.
+Arguments are reduced as Cody and Waite do ("Software Manual for the Elementary Functions", 1980); log of float64
+follows the scheme of Tang ("Table-driven implementation of the logarithm function", ACM TOMS 16, 1990) without a
+table.
 """
 
 from __future__ import annotations
@@ -59,25 +61,68 @@ def _scaled(v: Vectors, x: Value, n: Value, shifted: Value) -> Value:
 _EXP_LIMITS = {32: (89.0, -104.0), 64: (710.0, -746.0)}
 
 
-def _less_powers(v: Vectors, x: Value, n: Value) -> Value:
-    """x - n ln 2. The high part of ln 2 has so few bits that n times it is exact."""
-    r = v.fma(n, v.const(-c.LN2_HIGH[v.bits]), x)
-    return v.fma(n, v.const(-c.LN2_LOW[v.bits]), r)
+def _less_powers(v: Vectors, x: Value, n: Value, parts: int = 1) -> Value:
+    """x - n ln 2 / parts. The high part of ln 2 has so few bits that n times it is exact where `parts` is 1."""
+    r = v.fma(n, v.const(-c.LN2_HIGH[v.bits] / parts), x)
+    return v.fma(n, v.const(-c.LN2_LOW[v.bits] / parts), r)
+
+
+def _has_table(v: Vectors) -> bool:
+    """Whether eight float32 of a vector can be looked up at once."""
+    return v.bits == 32 and v.lanes >= 8 and v.lanes * 4 == v.target.vector_bytes
+
+
+def _exp_by_table(v: Vectors, x: Value, *, never_positive: bool, negated: bool) -> Value:
+    """exp(x), or exp(-x), where it is 0 or a normal number: 2^(m / 8) exp(r) with |r| <= ln 2 / 16.
+
+    The powers 2^(k / 8) lie in a vector, which a permutation looks up by the last bits of m. So three
+    multiply-adds of a polynomial are enough instead of six: with a table 12 instead of 15 operations of a Gaussian
+    in three dimensions use the two pipes that multiply. Within 1.5 units in the last place where the exponent is
+    never positive.
+    """
+    low = -v.bias * math.log(2)
+    x = v.at_most(x, v.const(-low)) if negated else v.at_least(x, v.const(low))
+    if not never_positive:  # infinity stays; what lies between is not met
+        high = (v.bias + 1) * math.log(2)
+        x = v.at_least(x, v.const(-high)) if negated else v.at_most(x, v.const(high))
+    n, shifted = _round_to_integer(v, x, -8 * math.log2(math.e) if negated else 8 * math.log2(math.e))
+    r = _less_powers(v, v.neg(x) if negated else x, n, 8)
+    # m << 20 is the exponent and k << 20, which the table leaves out.
+    powers = [v.bits_of(2.0 ** (k / 8)) - (k << v.mantissa - 3) for k in range(8)] * (v.lanes // 8)
+    table = v.body.constant(v.ints, f"<{', '.join(f'i32 {power}' for power in powers)}>")
+    look_up = "llvm.x86.avx512.permvar.si.512" if v.lanes == 16 else "llvm.x86.avx2.permd"
+    power = v.body.call(v.ints, look_up, (v.ints, table), (v.ints, v.to_bits(shifted)))
+    power = v.from_bits(v.integer("add", power, v.integer("shl", v.to_bits(shifted), v.mantissa - 3)))
+    tail = _horner(v, r, (1.0, *c.EXP_EIGHTH))
+    if never_positive:
+        return v.fma(power, v.mul(r, tail), power)
+    return v.mul(power, v.fma(r, tail, v.const(1.0)))  # infinity times a positive number
 
 
 def exp(
-    v: Vectors, x: Value, *, never_positive: bool = False, negated: bool = False, flush: bool = False
+    v: Vectors,
+    x: Value,
+    *,
+    never_positive: bool = False,
+    never_large: bool = False,
+    negated: bool = False,
+    flush: bool = False,
+    table: bool = False,
 ) -> Value:
     """exp(x), or exp(-x) if `negated`.
 
-    `never_positive` says so of the exponent, and saves a comparison. With `flush` subnormal results are 0, in
-    kernels that run in that mode: one factor is enough then.
+    `never_positive` says so of the exponent, and saves a comparison; `never_large` that it is at most 80 (float32)
+    or 300 (float64), or infinite. With `flush` subnormal results are 0, in kernels that run in that mode: one
+    factor is enough then. `table` allows other bits in whole vectors than in shorter ones, of which user-defined
+    scans have both.
     """
+    if table and flush and (never_positive or never_large) and _has_table(v):
+        return _exp_by_table(v, x, never_positive=never_positive, negated=negated)
     high, low = _EXP_LIMITS[v.bits]
     native = _has_scale(v)
-    short = flush and never_positive and not native
+    short = flush and (never_positive or never_large) and not native
     if short:
-        low = -v.bias * math.log(2)
+        low, high = -v.bias * math.log(2), (v.bias + 1) * math.log(2)
     if not never_positive:
         x = v.at_least(x, v.const(-high)) if negated else v.at_most(x, v.const(high))
     x = v.at_most(x, v.const(-low)) if negated else v.at_least(x, v.const(low))
@@ -85,7 +130,7 @@ def exp(
     n, shifted = _round_to_integer(v, x, log2_e, v.bias if short else 2 * v.bias)
     result = _horner(v, _less_powers(v, v.neg(x) if negated else x, n), (1.0, 1.0, *c.EXP[v.bits]))
     if short:
-        # The least n is -bias, which as an exponent is that of 0.
+        # The least n is -bias, which as an exponent is that of 0; the largest is that of infinity.
         return v.mul(result, v.from_bits(v.integer("shl", v.to_bits(shifted), v.mantissa)))
     return _scaled(v, result, n, shifted)
 
@@ -120,24 +165,40 @@ def _split_exponent(v: Vectors, x: Value) -> tuple[Value, Value]:
     return v.sub(v.from_bits(without), v.const(1.0)), e
 
 
-def log(v: Vectors, x: Value) -> Value:
-    """The natural logarithm; -inf at zeros, NaN below."""
+def log(v: Vectors, x: Value, *, base: int | None = None) -> Value:
+    """The logarithm, natural or to the base 2 or 10; -inf at zeros, NaN below."""
     f, e = _split_exponent(v, x)
     half_square = v.mul(v.mul(f, f), v.const(0.5))
     if v.bits == 32:
-        cube = v.mul(v.mul(f, f), f)
-        tail = v.fma(cube, _horner(v, f, c.LOG1P), v.mul(e, v.const(c.LN2_LOW[32])))
+        cube, series = v.mul(v.mul(f, f), f), _horner(v, f, c.LOG1P)
+        tail = v.mul(cube, series) if base else v.fma(cube, series, v.mul(e, v.const(c.LN2_LOW[32])))
         result = v.add(f, v.sub(tail, half_square))
     else:
         s = v.div(f, v.add(f, v.const(2.0)))
         z = v.mul(s, s)
         tail = v.mul(s, v.add(half_square, v.mul(z, _horner(v, z, c.ATANH))))
-        tail = v.fma(e, v.const(c.LN2_LOW[64]), tail)
+        tail = tail if base else v.fma(e, v.const(c.LN2_LOW[64]), tail)
         result = v.sub(f, v.sub(half_square, tail))
-    result = v.fma(e, v.const(c.LN2_HIGH[v.bits]), result)
+    if base == 2:
+        result = v.fma(result, v.const(math.log2(math.e)), e)
+    elif base == 10:
+        rest = v.fma(result, v.const(math.log10(math.e)), v.mul(e, v.const(c.LOG10_2_LOW[v.bits])))
+        result = v.fma(e, v.const(c.LOG10_2_HIGH[v.bits]), rest)
+    else:
+        result = v.fma(e, v.const(c.LN2_HIGH[v.bits]), result)
     result = v.select(v.compare("olt", x, v.const(math.inf)), result, x)
     below = v.select(v.compare("oeq", x, v.const(0.0)), v.const(-math.inf), v.const(math.nan))
     return v.select(v.compare("ole", x, v.const(0.0)), below, result)
+
+
+def log1p(v: Vectors, x: Value) -> Value:
+    """log(1 + x): the logarithm of the rounded sum, and what the rounding lost, relative to the sum."""
+    total = v.add(x, v.const(1.0))
+    lost = v.div(v.sub(x, v.sub(total, v.const(1.0))), total)
+    result = log(v, total)
+    # At -1 and infinity the quotient is NaN.
+    result = v.select(v.compare("ord", lost, lost), v.add(result, lost), result)
+    return v.copysign(result, x)
 
 
 # ---- trigonometry --------------------------------------------------------------------------------------------
@@ -155,7 +216,7 @@ def _exact_fma(v: Vectors, a: Value, b: Value, addend: Value) -> Value:
     return wide.narrowed(wide.add(wide.mul(a, b), addend))
 
 
-def _by_library(v: Vectors, name: str, *args: Value) -> Value:
+def _by_library(v: Vectors, *args: Value, name: str) -> Value:
     """C's function on each lane, in a function of its own, which keeps it out of the registers of its caller."""
 
     def write(v: Vectors, *args: Value) -> Value:
@@ -195,7 +256,7 @@ def _called(
 def _unless(v: Vectors, mask: Value, usual: Value, name: str, *args: Value) -> Value:
     """`usual`, and C's function where a lane is set; nothing of it runs if none is."""
     with v.body.when(v.any(mask), "rare", rarely=True) as rare:
-        other = v.select(mask, _by_library(v, name, *args), usual)
+        other = v.select(mask, _by_library(v, *args, name=name), usual)
     return rare.phi(v.kind, usual, other)
 
 
@@ -243,16 +304,28 @@ def _odd_series(v: Vectors, x: Value, z: Value, coefs: Sequence[float]) -> Value
     return v.fma(v.mul(x, z), _horner(v, z, coefs), x)
 
 
-def tanh(v: Vectors, x: Value) -> Value:
-    """E / (E + 2) with E = exp(2 |x|) - 1; a polynomial below 1/2, where the quotient would lose bits."""
-    size = v.abs(x)
-    twice = v.at_most(v.add(size, size), v.const(44.0))
-    n, shifted = _round_to_integer(v, twice, math.log2(math.e), v.bias)
-    r = _less_powers(v, twice, n)
-    p = v.fma(v.mul(r, r), _horner(v, r, c.EXP[v.bits]), r)
+def _half_power(v: Vectors, x: Value) -> tuple[Value, Value, Value, Value]:
+    """2^n / 2, r, r^2 and P with exp(x) = 2^n (1 + r + r^2 P), for x above -40; halved, it does not overflow."""
+    n, shifted = _round_to_integer(v, x, math.log2(math.e), v.bias - 1)
+    r = _less_powers(v, x, n)
     power = v.from_bits(v.integer("shl", v.to_bits(shifted), v.mantissa))
-    e = v.fma(power, p, v.sub(power, v.const(1.0)))
-    quotient = v.div(e, v.add(e, v.const(2.0)))
+    return power, r, v.mul(r, r), _horner(v, r, c.EXP[v.bits])
+
+
+def expm1(v: Vectors, x: Value) -> Value:
+    """exp(x) - 1, of which the largest terms cancel before the others are added."""
+    size = v.at_least(v.at_most(x, v.const(_EXP_LIMITS[v.bits][0])), v.const(-40.0))
+    power, r, square, series = _half_power(v, size)
+    half = v.fma(power, v.mul(square, series), v.fma(power, r, v.sub(power, v.const(0.5))))
+    return v.copysign(v.add(half, half), x)
+
+
+def tanh(v: Vectors, x: Value) -> Value:
+    """E / (E + 1) with E = (exp(2 |x|) - 1) / 2; a polynomial below 1/2, where the quotient would lose bits."""
+    size = v.abs(x)
+    power, r, square, series = _half_power(v, v.at_most(v.add(size, size), v.const(44.0)))
+    e = v.fma(power, v.fma(square, series, r), v.sub(power, v.const(0.5)))
+    quotient = v.div(e, v.add(e, v.const(1.0)))
     series = _odd_series(v, size, v.mul(size, size), c.TANH[v.bits])
     return v.copysign(v.select(v.compare("olt", size, v.const(0.5)), series, quotient), x)
 
@@ -357,7 +430,7 @@ def _power32(v: Vectors, x: Value, y: Value) -> Value:
 
 def power(v: Vectors, x: Value, y: Value) -> Value:
     """x to the power y. In float64 the logarithm would be needed to twice as many bits: C's library takes it."""
-    return _power32(v, x, y) if v.bits == 32 else _by_library(v, "pow", x, y)
+    return _power32(v, x, y) if v.bits == 32 else _by_library(v, x, y, name="pow")
 
 
 def rsqrt(v: Vectors, x: Value) -> Value:
@@ -374,23 +447,28 @@ def rsqrt(v: Vectors, x: Value) -> Value:
     return v.select(v.compare("ord", error, error), v.add(first, series), first)
 
 
+OF_LIBRARY = ("tan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf", "fmod", "hypot")
+
 FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "exp": exp, "exp2": exp2, "log": log, "sin": functools.partial(_sine, name="sin", quarter=0),
-    "cos": functools.partial(_sine, name="cos", quarter=1), "tanh": tanh, "asin": asin, "acos": acos, "atan": atan,
-    "atan2": atan2, "pow": power, "rsqrt": rsqrt, "sqrt": Vectors.sqrt, "floor": Vectors.floor, "abs": Vectors.abs,
+    "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": functools.partial(log, base=2),
+    "log10": functools.partial(log, base=10), "log1p": log1p,
+    "sin": functools.partial(_sine, name="sin", quarter=0), "cos": functools.partial(_sine, name="cos", quarter=1),
+    "tanh": tanh, "asin": asin, "acos": acos, "atan": atan, "atan2": atan2, "pow": power,
+    "rsqrt": rsqrt, "sqrt": Vectors.sqrt, "floor": Vectors.floor, "rint": Vectors.rint, "abs": Vectors.abs,
+    "copysign": Vectors.copysign, **{name: functools.partial(_by_library, name=name) for name in OF_LIBRARY},
 }  # fmt: skip
 
 # Functions are inlined while a body has fewer lines. The time of LLVM's register allocator grows with
 # the square of a block's length: 1,000 inlined tanh (86,000 lines) took 17 s, with calls after 5,000 lines they
-# take 1 s (AVX-512, LLVM 22, 2026-11).
+# take 1 s (AVX-512, LLVM 22, 2026-11). In parts of long programs they are called.
 _LONGEST_INLINED = 5_000
-_INSTRUCTIONS = ("sqrt", "floor", "abs")
+_INSTRUCTIONS = ("sqrt", "floor", "rint", "abs", "copysign")
 
 
 def function(v: Vectors, name: str, *args: Value, **options: bool) -> Value:
     """The value of a function of `FUNCTIONS`: inlined, or called where the body is long already. Same bits."""
     write = FUNCTIONS[name]
-    if len(v.body.lines) < _LONGEST_INLINED or name in _INSTRUCTIONS:
+    if name in _INSTRUCTIONS or (len(v.body.lines) < _LONGEST_INLINED and not v.body.is_part):
         return write(v, *args, **options)
     variant = "_".join([name, *(option for option, value in options.items() if value)])
     return _called(v, variant, functools.partial(write, **options), args)

@@ -6,10 +6,11 @@ represented by its name in the text.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from upsweep._compiler.llvm.target import Target
 
@@ -22,6 +23,22 @@ _MOST_ON_STACK = 4096
 def phi(kind: str, *sources: tuple[Value, str]) -> str:
     """A value by the block that execution comes from: (value, label)."""
     return f"phi {kind} " + ", ".join(f"[{value}, %{label}]" for value, label in sources)
+
+
+@dataclass
+class Section:
+    """The lines of a function, what comes before them, and the label of the block that is being written."""
+
+    lines: list[str] = field(default_factory=list)
+    entry: list[str] = field(default_factory=list)  # constants, memory of the stack
+    constants: dict[str, Value] = field(default_factory=dict)
+    block: str = "start"
+    is_part: bool = False  # of a long function, see `instructions.Parts`
+
+    def define(self, signature: str) -> str:
+        """The whole function; one without a result returns at its end."""
+        end = ["  ret void"] if "void @" in signature else []
+        return "\n".join([f"define {signature} {{", "start:", *self.entry, *self.lines, *end, "}\n"])
 
 
 @dataclass
@@ -59,17 +76,21 @@ class Loop(Join):
         ]
 
 
-class Body:
-    """The lines of one function, its constants, and what it needs of the module."""
+class Body(Section):
+    """The section that is being written of one function, and what the function needs of the module."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.entry: list[str] = []  # what comes before all lines: constants, memory of the stack
+        super().__init__()
         self.needs: dict[str, str] = {}  # declarations and functions, by name
         self._n_names = 0
-        self._constants: dict[str, Value] = {}
-        self.block = "start"  # the label of the block that is being written
         self.workspace = 0  # bytes of the memory that the caller brings
+
+    def exchange(self, other: Section) -> Section:
+        """Write another section from now on; return the one that was written so far."""
+        before = Section(*(getattr(self, each.name) for each in fields(Section)))
+        for each in fields(Section):
+            setattr(self, each.name, getattr(other, each.name))
+        return before
 
     def name(self, hint: str = "v") -> Value:
         """A name that nothing has yet."""
@@ -85,6 +106,23 @@ class Body:
     def do(self, text: str) -> None:
         """Append an instruction without a result."""
         self.lines.append(f"  {text}")
+
+    def in_turn(self, writers: Iterable[Callable[[], Value]]) -> list[Value]:
+        """The results of what each of some functions writes, an instruction of each in turn.
+
+        A processor sees some 100 instructions ahead of those that wait: in turn, chains of independent ones
+        overlap. Code with branches stays in order.
+        """
+        block, ends, results = self.block, [len(self.lines)], []
+        for write in writers:
+            results.append(write())
+            ends.append(len(self.lines))
+        if self.block == block:
+            parts = [self.lines[begin:end] for begin, end in itertools.pairwise(ends)]
+            self.lines[ends[0] :] = [
+                line for each in itertools.zip_longest(*parts) for line in each if line is not None
+            ]
+        return results
 
     def label(self, hint: str) -> str:
         """A new label, to be placed later."""
@@ -189,30 +227,30 @@ class Body:
     def constant(self, kind: str, text: str) -> Value:
         """A constant that is spelled out once; the no-op that names it is folded away."""
         key = f"{kind} {text}"
-        if key not in self._constants:
-            self._constants[key] = self.name("k")
-            self.entry.append(f"  {self._constants[key]} = bitcast {key} to {kind}")
-        return self._constants[key]
+        if key not in self.constants:
+            self.constants[key] = self.name("k")
+            self.entry.append(f"  {self.constants[key]} = bitcast {key} to {kind}")
+        return self.constants[key]
 
     def room(self, n_bytes: int) -> Value:
         """Memory for the time of the call: little from the stack, which may be small, much from the caller."""
         if n_bytes <= _MOST_ON_STACK:
             return self.stack("i8", n_bytes, CACHE_LINE)
         result = self.name("m")
-        self.entry.append(f"  {result} = getelementptr i8, ptr %workspace, i64 {self.workspace}")
-        self.workspace += -(-n_bytes // CACHE_LINE) * CACHE_LINE
+        self.entry.append(f"  {result} = {self.in_workspace(n_bytes)}")
         return result
+
+    def in_workspace(self, n_bytes: int) -> str:
+        """The instruction that computes the address of memory that the caller brings."""
+        address = f"getelementptr i8, ptr %workspace, i64 {self.workspace}"
+        self.workspace += -(-n_bytes // CACHE_LINE) * CACHE_LINE
+        return address
 
     def stack(self, kind: str, count: int, align: int) -> Value:
         """Memory of the stack for the time of the call."""
         result = self.name("m")
         self.entry.append(f"  {result} = alloca {kind}, i64 {count}, align {align}")
         return result
-
-    def define(self, signature: str) -> str:
-        """The whole function; one without a result returns at its end."""
-        end = ["  ret void"] if "void @" in signature else []
-        return "\n".join([f"define {signature} {{", "start:", *self.entry, *self.lines, *end, "}\n"])
 
 
 _ATTRIBUTES = """\
@@ -287,7 +325,7 @@ class Vectors:
     # ---- arithmetic ----
 
     add, sub, mul, div = map(_binary, ("fadd", "fsub", "fmul", "fdiv"))
-    sqrt, abs, floor, copysign = map(_intrinsic, ("sqrt", "fabs", "floor", "copysign"))
+    sqrt, abs, floor, rint, copysign = map(_intrinsic, ("sqrt", "fabs", "floor", "rint", "copysign"))
 
     def neg(self, a: Value) -> Value:
         return self.body.emit(f"fneg {self.kind} {a}")
@@ -350,7 +388,8 @@ class Vectors:
         return self.body.emit(f"bitcast {self.ints} {a} to {self.kind}")
 
     def integer(self, op: str, a: Value, b: Value | int) -> Value:
-        other = self.int_const(b) if isinstance(b, int) else b
+        # Spelled out: LLVM makes an operand of the instruction of a constant only where it sees it in the block.
+        other = f"<{', '.join([f'i{self.bits} {b}'] * self.lanes)}>" if isinstance(b, int) else b
         return self.body.emit(f"{op} {self.ints} {a}, {other}")
 
     def int_select(self, mask: Value, a: Value, b: Value) -> Value:

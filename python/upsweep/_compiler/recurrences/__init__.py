@@ -7,7 +7,9 @@
        guards.py                    |     \\-adjoint-------> Recurrence     of cotangents, backwards in time
        caches traces                 \\--written, parsed---> str            for torch's operations
 
-- `symbols`: the symbolic numbers that an update is called with.
+- `symbols`: the symbolic numbers that an update is called with, `integers`: those that are integers; `functions`:
+  functions of them that are made of others; `protocols`: numpy's, scipy's and torch's functions lead there;
+  `lookups`: symbols as indices of tables.
 - `trace`: the traced update and its dtypes; `guards`: the cache of traces and compiled scans.
 - `recurrence`: the representation, its rewrites, its adjoint and its serialisation.
 - `associative`: the monoid or the linear form of it.
@@ -15,3 +17,7 @@
 Start reading at `recurrence.Recurrence` and `trace.trace`. `_compiler.llvm.scans` and `_compiler.cuda.scans`
 generate code from a recurrence.
 """
+
+from upsweep._compiler.recurrences import lookups, protocols  # add methods to symbols
+
+__all__ = ["lookups", "protocols"]

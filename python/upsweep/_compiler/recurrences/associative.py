@@ -2,7 +2,8 @@
 
 The steps of such an update form a monoid: what a run of steps does to the state is a few numbers.
 
-affine                  s -> M s + c; up to four coupled states, M and c depend on the inputs alone
+affine                  s -> M s + c; up to four coupled states, M and c depend on the inputs alone. "integers" are
+                        the same of int64 or uint64 states, modulo 2^64: M counts as varying, and is in the bits
 max, min, logaddexp     s -> max(s + shift, bound); one state. A choice among such steps by the inputs alone,
                         for example a reset, has the same form
 argmax, argmin          several states that are replaced together where one of them, the key, is beaten
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep._compiler.formulas.nodes import Node, constant, fold, make, operation, order
+from upsweep._compiler.recurrences.integers import integer, integer_variable, is_integer
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, state
 
 _MAX_STATES = 4
@@ -34,7 +36,7 @@ _MAX_STATES = 4
 class Monoid:
     """How the steps of a recurrence are combined."""
 
-    kind: str  # "affine", "max", "min", "logaddexp", "argmax" or "argmin"
+    kind: str  # "affine", "integers", "max", "min", "logaddexp", "argmax" or "argmin"
     # Computes what a run of steps does: the matrix (or shift) if it varies in time, then the vector (or bound).
     reduce: Recurrence
     start: tuple[float, ...]  # the identity, from which `reduce` starts
@@ -44,6 +46,11 @@ class Monoid:
     keeps_ties: bool = True  # whether argmax and argmin keep the earlier one of equal keys
     bias: Recurrence | None = None  # of an affine update that does not vary: its outputs are what a step adds
     can_reset: bool = False  # of max, min, logaddexp: whether a shift of -inf (min: inf) may reset the state
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether steps are s -> M s + c, of floats or of integers."""
+        return self.kind in ("affine", "integers")
 
 
 @functools.lru_cache(512)
@@ -55,7 +62,11 @@ def find_monoid(recurrence: Recurrence) -> tuple[Monoid | None, str]:
     if affine is not None:
         many = "its state" if recurrence.n_states == 1 else f"its {recurrence.n_states} states"
         how = "factors that vary in time" if affine.varies else "constant factors"
+        if affine.kind == "integers":
+            how = "integer factors"
         return affine, f"the update is affine in {many}, with {how}"
+    if any(recurrence.integer_states):
+        return None, "a state is an integer, and the new one is no sum of products of it modulo 2**64"
     if recurrence.n_states == 1:
         for op, name in (("maximum", "max"), ("minimum", "min"), ("logaddexp", "logaddexp")):
             monoid = _tropical(recurrence, op, name)
@@ -99,9 +110,9 @@ def _as_double(power: NDArray[Any]) -> NDArray[np.float64]:
 def repeated_factor(monoid: Monoid, dtype: np.dtype[np.floating], n_steps: int) -> tuple[float, ...]:
     """What `n_steps` equal steps multiply with: the matrix to that power, or that many times the shift.
 
-    Empty for argmax and argmin, which have neither.
+    Empty for argmax and argmin, which have neither, and for integers, whose matrix varies.
     """
-    if monoid.kind in ("argmax", "argmin"):
+    if monoid.kind in ("argmax", "argmin", "integers"):
         return ()
     factor = np.array([evaluate(node, dtype) for node in monoid.matrix], np.float64)
     if monoid.kind == "affine":
@@ -111,6 +122,7 @@ def repeated_factor(monoid: Monoid, dtype: np.dtype[np.floating], n_steps: int) 
 
 
 _ONE, _ZERO = constant(1), constant(0)
+_INTEGER_ONE, _INTEGER_ZERO = integer(1), integer(0)
 _NEUTRAL = {"add": 0.0, "maximum": -math.inf, "logaddexp": -math.inf, "minimum": math.inf}
 
 
@@ -125,7 +137,17 @@ def _joined(op: str, a: Node | None, b: Node | None) -> Node | None:
 
 
 def _times(a: Node, b: Node) -> Node:
+    if is_integer(a):
+        return b if a is _INTEGER_ONE else a if b is _INTEGER_ONE else operation("imul", a, b)
     return b if a is _ONE else a if b is _ONE else make("mul", a, b)
+
+
+def _negative(node: Node) -> Node:
+    return operation("isub", _INTEGER_ZERO, node) if is_integer(node) else make("neg", node)
+
+
+def _neutral(plus: str) -> Node:
+    return _INTEGER_ZERO if plus == "iadd" else constant(_NEUTRAL[plus])
 
 
 def _chosen(condition: Node, a: Node, b: Node) -> Node:
@@ -144,23 +166,23 @@ def _form_of(node: Node, args: list[_Form | None], plus: str, own: _Form | None)
     if _is_free(node):
         return {}, node
     if node.op == "variable":
-        return own or ({node.static[0]: _ONE}, None)
+        return own or ({node.static[0]: _INTEGER_ONE if is_integer(node) else _ONE}, None)
     if len(known) < len(args):
         return None
-    if node.op == plus or (plus == "add" and node.op == "sub"):
+    if node.op == plus or (plus, node.op) in (("add", "sub"), ("iadd", "isub")):
         (a, bias_a), (b, bias_b) = known
-        if node.op == "sub":
-            b, bias_b = _each((b, bias_b), lambda part: make("neg", part))
+        if node.op != plus:
+            b, bias_b = _each((b, bias_b), _negative)
         total = {p: _joined(plus, a.get(p), b.get(p)) for p in {**a, **b}}
         return {p: c for p, c in total.items() if c is not None}, _joined(plus, bias_a, bias_b)
     if node.op == "where" and _is_free(node.args[0]):
         (a, bias_a), (b, bias_b) = known[1:]
-        condition, neutral = node.args[0], constant(_NEUTRAL[plus])
+        condition, neutral = node.args[0], _neutral(plus)
         chosen = {p: _chosen(condition, a.get(p, neutral), b.get(p, neutral)) for p in sorted({**a, **b})}
-        if plus != "add" and bias_a is bias_b is None:
+        if plus not in ("add", "iadd") and bias_a is bias_b is None:
             return chosen, None
         return chosen, _chosen(condition, bias_a or neutral, bias_b or neutral)
-    return (_scaled if plus == "add" else _shifted)(node, known)
+    return (_scaled if plus in ("add", "iadd") else _shifted)(node, known)
 
 
 def _scaled(node: Node, known: list[_Form]) -> _Form | None:
@@ -168,7 +190,7 @@ def _scaled(node: Node, known: list[_Form]) -> _Form | None:
     if node.op == "neg":
         return _each(known[0], lambda part: make("neg", part))
     for factor, other in zip(node.args, known[::-1]):
-        if node.op == "mul" and _is_free(factor):
+        if node.op in ("mul", "imul") and _is_free(factor):
             return _each(other, functools.partial(_times, b=factor))
     if node.op == "div" and _is_free(node.args[1]):
         return _each(known[0], lambda part: make("div", part, node.args[1]))
@@ -193,30 +215,39 @@ def _form(root: Node, plus: str, own: _Form | None = None) -> _Form | None:
 
 
 def _affine(recurrence: Recurrence) -> Monoid | None:
-    k = recurrence.n_states
-    rows = [_form(root, "add") for root in recurrence.states]
+    k, are_integers = recurrence.n_states, all(recurrence.integer_states)
+    if any(recurrence.integer_states) and not are_integers:
+        return None
+    plus = "iadd" if are_integers else "add"
+    rows = [_form(root, plus) for root in recurrence.states]
     known = [row for row in rows if row is not None]
     if len(known) < k:
         return None
-    varies = any("j" in c.kinds for coefs, _ in known for c in coefs.values())
+    # Of integers no power of the matrix is computed here: a chunk's is one of its results.
+    varies = are_integers or any("j" in c.kinds for coefs, _ in known for c in coefs.values())
     first = k * k if varies else 0  # position of the vector among the states of the reduction
     states: list[Node] = []
+
+    def values(place: int, stride: int) -> list[Node]:
+        places = [place + m * stride for m in range(k)]
+        return [integer_variable(p, "i") if are_integers else state(p) for p in places]
+
     if varies:
         for coefs, _ in known:
-            states += [_combination(coefs, [state(m * k + j) for m in range(k)], None) for j in range(k)]
-    states += [_combination(coefs, [state(first + m) for m in range(k)], bias) for coefs, bias in known]
+            states += [_combination(coefs, values(j, k), None, plus) for j in range(k)]
+    states += [_combination(coefs, values(first, 1), bias, plus) for coefs, bias in known]
     start = [float(n % (k + 1) == 0) for n in range(first)] + [0.0] * k
     matrix = () if varies else tuple(coefs.get(m, _ZERO) for coefs, _ in known for m in range(k))
     reduce = Recurrence(tuple(states), (), recurrence.n_inputs)
     bias = None if varies else Recurrence((), tuple(bias or _ZERO for _, bias in known), recurrence.n_inputs)
-    return Monoid("affine", reduce, tuple(start), varies, matrix, bias=bias)
+    return Monoid("integers" if are_integers else "affine", reduce, tuple(start), varies, matrix, bias=bias)
 
 
-def _combination(coefs: dict[int, Node], values: list[Node], bias: Node | None) -> Node:
+def _combination(coefs: dict[int, Node], values: list[Node], bias: Node | None, plus: str) -> Node:
     total: Node | None = None
     for place, coef in sorted(coefs.items()):
-        total = _joined("add", total, _times(coef, values[place]))
-    return _joined("add", total, bias) or _ZERO
+        total = _joined(plus, total, _times(coef, values[place]))
+    return _joined(plus, total, bias) or _neutral(plus)
 
 
 def _tropical(recurrence: Recurrence, op: str, name: str) -> Monoid | None:

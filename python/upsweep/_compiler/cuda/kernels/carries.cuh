@@ -28,9 +28,25 @@ __device__ __forceinline__ double choose_extreme(double a, double b) {
     return a == b ? a + 0.6931471805599453 : most + log(1 + exp(-fabs(a - b)));
 }
 
+// Of integers in words, modulo 2^64.
+__device__ __forceinline__ double multiply_words(double a, double b) {
+    return bits_as_double(double_as_bits(a) * double_as_bits(b));
+}
+__device__ __forceinline__ double add_words(double a, double b) {
+    return bits_as_double(double_as_bits(a) + double_as_bits(b));
+}
+
 // after = what the carry makes of a state.
 __device__ __forceinline__ void apply(const Carry& carry, const double* before, double* after) {
-    if (KIND == AFFINE) {
+    if (KIND == INTEGERS) {
+#pragma unroll
+        for (int i = 0; i < N_STATES; ++i) {
+            after[i] = carry.rest[i];
+#pragma unroll
+            for (int j = 0; j < N_STATES; ++j)
+                after[i] = add_words(after[i], multiply_words(carry.matrix[(i * N_STATES + j) % N_MATRIX], before[j]));
+        }
+    } else if (KIND == AFFINE) {
 #pragma unroll
         for (int i = 0; i < N_STATES; ++i) {
             after[i] = carry.rest[i];
@@ -51,7 +67,20 @@ __device__ __forceinline__ void apply(const Carry& carry, const double* before, 
 __device__ __forceinline__ void append(Carry& total, const Carry& next) {
     double rest[N_STATES];
     apply(next, total.rest, rest);
-    if (KIND == AFFINE) {
+    if (KIND == INTEGERS) {
+        double product[N_MATRIX];
+#pragma unroll
+        for (int n = 0; n < N_MATRIX; ++n) {
+            const int row = n / N_STATES, column = n % N_STATES;
+            product[n] = 0;
+#pragma unroll
+            for (int m = 0; m < N_STATES; ++m)
+                product[n] = add_words(product[n], multiply_words(next.matrix[(row * N_STATES + m) % N_MATRIX],
+                                                                  total.matrix[(m * N_STATES + column) % N_MATRIX]));
+        }
+#pragma unroll
+        for (int n = 0; n < N_MATRIX; ++n) total.matrix[n] = product[n];
+    } else if (KIND == AFFINE) {
         double product[N_MATRIX];
         if (N_MATRIX == 1) product[0] = multiply_factors(next.matrix[0], total.matrix[0]);
 #pragma unroll
@@ -78,6 +107,8 @@ __device__ __forceinline__ bool is_reliable(const Carry& carry) {
         for (int n = 0; n < N_MATRIX; ++n) trusted = trusted && is_reliable(carry.matrix[n]);
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) trusted = trusted && is_reliable(carry.rest[s]);
+    } else if (KIND == INTEGERS) {
+        trusted = true;
     } else if (KIND == WINNER) {
         trusted = KEEPS_TIES || !is_infinite(carry.rest[DECIDES]);  // the worst of all may be none
     } else {
@@ -95,7 +126,7 @@ __device__ __forceinline__ bool are_reliable(const double* states) {
 
 // A state that a chunk drops may have been NaN, or infinite the other way than the shift that drops it.
 __device__ __forceinline__ bool is_known(const Carry& carry, const double* after) {
-    if (KIND == AFFINE || KIND == WINNER) return are_reliable(after);
+    if (KIND == AFFINE || KIND == WINNER || KIND == INTEGERS) return are_reliable(after);
     return !(is_infinite(carry.matrix[0]) && is_nan(after[0]));
 }
 

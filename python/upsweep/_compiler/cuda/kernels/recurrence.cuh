@@ -37,10 +37,6 @@ template <class Element>
 __device__ __forceinline__ real number(Element x) {
     return Stored<Element>::widen(x);
 }
-template <class Element>
-__device__ __forceinline__ void write_element(char* to, real x) {
-    store_element(to, Stored<Element>::narrow(x));
-}
 
 struct Place {  // of a column along the axes
     long long at[N_DIMS];

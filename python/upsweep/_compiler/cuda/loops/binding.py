@@ -91,10 +91,10 @@ class Binding:
         if not isinstance(statement, For):
             return with_inner(statement, lambda inner: self.walk(inner, outer_tags))
         if statement.tag:
-            if statement.tag == "vthread":
-                return For(statement.axis, statement.extent, self.walk(statement.body, outer_tags))
-            if statement.tag in outer_tags:
-                raise ValueError(f"bind: {statement.tag} is bound twice in one nest of loops")
+            if statement.tag == "vthread" or statement.tag in outer_tags:  # steps of one thread, in order
+                axis = Axis(f"{statement.axis.name}.step", statement.extent)
+                body = replaced(statement.body, {statement.axis: axis})
+                return For(axis, statement.extent, self.walk(body, outer_tags))
             return self.tagged(statement, statement.tag, outer_tags)
         if id(statement.axis) in self.free and self.bound:
             tag = self.bound_alike(statement, outer_tags)

@@ -35,9 +35,8 @@ class Program:
 
     `buffers` are those of the call's arrays, `sizes` all symbolic sizes, `free` the ids of the axes of stages that
     the schedule leaves open; messages call the function `name`. With `wide`, scans whose columns all need each
-    other take several blocks, launched step by step, instead of one. ValueError: a thread axis is bound twice,
-    blocks need each other's values, threads do where no barrier can stand, or a block has more threads than a
-    device takes.
+    other take several blocks, launched step by step, instead of one. ValueError: blocks need each other's values,
+    threads do where no barrier can stand, or a block has more threads than a device takes.
     """
 
     def __init__(

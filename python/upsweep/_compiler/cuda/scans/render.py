@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 THREADS = 128  # of a block
 JOINERS = (1024, 512, 256)  # threads that join a column's chunks: as many as have room for a carry each
 CARRIES_BYTES = 40 * 1024
-KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4, "argmin": 4}
+KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4, "argmin": 4, "integers": 5}
 SHARED_BYTES = 48 * 1024  # of a block's squares: four and more blocks share a processor
 # Bytes in flight in each processor that reach the bandwidth of a copy: reading 2.1 TB/s by 132 processors with a
 # latency of 700 ns takes 11 KiB; three times as much if a step takes long as well.
@@ -49,14 +49,17 @@ IN_FLIGHT = 32 * 1024
 MOST_AHEAD, LEAST_AHEAD = 32, 4
 # Threads that share the registers of a processor: few sizes, since each is compiled separately.
 THREADS_AT_ONCE = (256, 512, 768)
-REGISTERS, MOST_REGISTERS, SPARE_REGISTERS = (
-    65536,
-    255,
-    40,
-)  # of a processor, of a thread, for all but coming steps
+REGISTERS, MOST_REGISTERS = 65536, 255  # of a processor, of a thread
+SPARE_REGISTERS = 40  # for all but coming steps
 MOST_UNROLLED = 2400  # instructions of the steps of a kernel: the instruction cache holds some 8000
-_COSTS = {"exp": 10, "log": 20, "sin": 40, "cos": 40, "tanh": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40,
-          "pow": 80, "div": 10, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
+_COSTS = {
+    "load": 0, "const": 0, **dict.fromkeys(("exp", "exp2", "div", "sqrt", "rsqrt"), 10),
+    **dict.fromkeys(("expm1", "log", "log1p", "log2", "log10"), 20),
+    **dict.fromkeys(("asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "hypot"), 30),
+    **dict.fromkeys(("sin", "cos", "tan", "asinh", "acosh", "atanh", "atan2"), 40), "fmod": 60, "pow": 80,
+    "integer": 0, "lookup": 10, "integer_lookup": 10, "imul": 4, **dict.fromkeys(("idiv", "imod"), 80),
+    **dict.fromkeys(("unsigned_idiv", "unsigned_imod"), 70),
+}  # fmt: skip
 
 
 class Stream(NamedTuple):
@@ -94,7 +97,7 @@ class ScanRequest(NamedTuple):
 
 def n_matrix(monoid: Monoid | None, n_states: int) -> int:
     """The numbers of the matrix or shift of a chunk; at least one, since C++ has no empty arrays."""
-    return n_states * n_states if monoid is not None and monoid.kind == "affine" else 1
+    return n_states * n_states if monoid is not None and monoid.is_affine else 1
 
 
 @functools.lru_cache(512)
@@ -151,10 +154,7 @@ class ScanKernels:
         if tile is not None:
             assert monoid is not None
             self.steps.append(Steps(monoid.reduce.states, (), fixed, "reduce_", "reduction_"))
-            self.scanners, self.threads = (
-                32 * tile.warps,
-                tile.threads,
-            )  # in waves one warp more, which does not scan
+            self.scanners, self.threads = 32 * tile.warps, tile.threads  # with stages one warp more, the prefix's
             self.shared_bytes = shared_bytes(tile, self.warp_bytes, carry_words(monoid, k))
             own = ["prefix_warp", "scan_persistent"] if tile.stages else ["look_back", "scan_tiles"]
             kernels = ["carries", "runs", "tile_state", "tile_parts", *own]
@@ -169,9 +169,9 @@ class ScanKernels:
                 self.joiners = next(n for n in JOINERS if n * carry <= CARRIES_BYTES)
                 kernels += ["carries", "join_chunks"]
         self.options = () if request.dtype == "float64" else ("--ftz=true",)
+        first = ["device", "numbers", "recurrence"] + ["integers"] * self.recurrence.has_integers
         parts = [
-            self._constants(), *map(kernel_text, ("device", "numbers", "recurrence")), *self._functions(),
-            *map(kernel_text, kernels),
+            self._constants(), *map(kernel_text, first), *self._functions(), *map(kernel_text, kernels),
         ]  # fmt: skip
         self.text = "\n".join(parts)
 
@@ -183,18 +183,21 @@ class ScanKernels:
             "N_OUTPUTS": max(len(request.outputs), 1), "N_STATES": k,
             "N_NUMBERS": max(1, *(steps.n_numbers for steps in self.steps)),
             "PARAMETERS": self.steps[0].n_parameters, "AHEAD": request.ahead, "THREADS": self.scanners,
-            "BLOCKS": request.blocks,
-            "TILE": self.run, "WARP_BYTES": self.warp_bytes, "CHUNK_DIM": request.chunk_dim,
-            "N_MATRIX": n_matrix(monoid, k), "LEVELS": 1 if tile is None else n_powers(tile),
+            "BLOCKS": request.blocks, "TILE": self.run, "WARP_BYTES": self.warp_bytes,
+            "CHUNK_DIM": request.chunk_dim, "N_MATRIX": n_matrix(monoid, k),
+            "LEVELS": 1 if tile is None else n_powers(tile),
         }  # fmt: skip
         flags = {"REDUCES": request.reduces, "JOINED": monoid is not None}
         if monoid is not None:
-            numbers |= {"AFFINE": 0, "MAXIMUM": 1, "MINIMUM": 2, "WINNER": 4, "KIND": KINDS[monoid.kind],
-                        "DECIDES": monoid.key_state, "JOINERS": self.joiners}  # fmt: skip
+            numbers |= {
+                "AFFINE": 0, "MAXIMUM": 1, "MINIMUM": 2, "WINNER": 4, "INTEGERS": 5, "KIND": KINDS[monoid.kind],
+                "DECIDES": monoid.key_state, "JOINERS": self.joiners,
+            }  # fmt: skip
             can_reset = any(node.op == "where" for node in order(*monoid.reduce.states))
-            flags |= {"VARIES": monoid.varies, "MOST_WINS": monoid.kind == "argmax", "KEEPS_TIES":
-            monoid.keeps_ties,
-                      "CAN_DROP": can_reset}  # fmt: skip
+            flags |= {
+                "VARIES": monoid.varies, "MOST_WINS": monoid.kind == "argmax", "KEEPS_TIES": monoid.keeps_ties,
+                "CAN_DROP": can_reset,
+            }  # fmt: skip
             if tile is not None:
                 numbers |= {
                     "N_REDUCED": len(monoid.start), "REDUCTION_PARAMETERS": self.steps[1].n_parameters,
@@ -226,9 +229,10 @@ class ScanKernels:
             _Array(place, n, ELEMENTS[request.inputs[n].dtype], request.inputs[n].step, self._shared(place))
             for place, n in enumerate(self.moving)
         ]
+        integer_states, integer_outputs = self.recurrence.integer_states, self.recurrence.integer_outputs
         output_steps = request.output_steps or (0,) * len(request.outputs)
         outputs = [
-            _Array(place, place, _written(dtype), step, self._shared(len(inputs) + place))
+            _Array(place, place, _written(dtype), step, self._shared(len(inputs) + place), integer_outputs[place])
             for place, (dtype, step) in enumerate(zip(request.outputs, output_steps))
         ]
         yield _for_each(
@@ -238,7 +242,7 @@ class ScanKernels:
         )  # fmt: skip
         yield _for_each(
             "void store(const Call& call, Walk& walk, const real* out)", outputs,
-            "write_element<{kind}>(walk.outputs[{place}], out[{place}]);",
+            "store_element(walk.outputs[{place}], {narrow}(out[{place}]));",
             "walk.outputs[{place}] += call.outputs[{place}].time_stride;", "forget_origin(walk.outputs[{place}]);",
         )  # fmt: skip
         yield _for_each(
@@ -246,16 +250,21 @@ class ScanKernels:
             [_Array(place, n, ELEMENTS[request.inputs[n].dtype]) for place, n in enumerate(self.fixed)],
             "x.x{n} = fetch_element<{kind}>(find_address(call.fixed[{place}], place));",
         )
-        read = "number(fetch_element<{1}>(find_address(call.states[{0}], place)))".format
+        read = "{2}number(fetch_element<{1}>(find_address(call.states[{0}], place)))".format
+        kinds = ["integer_" if flag else "" for flag in integer_states]
         lines = [
-            f"state[{s}] = {f'real(call.initial[{s}])' if dtype is None else read(s, ELEMENTS[dtype])};"
+            f"state[{s}] = {f'real(call.initial[{s}])' if dtype is None else read(s, ELEMENTS[dtype], kinds[s])};"
             for s, dtype in enumerate(request.initial)
         ]
         yield function("void load_states(const Call& call, const Place& place, real* state)", lines)
         yield _for_each(
             "void store_finals(const Call& call, const Place& place, const real* state)",
-            [_Array(s, s, _written(dtype)) for s, dtype in enumerate(request.finals) if dtype is not None],
-            "write_element<{kind}>(find_address(call.finals[{place}], place), state[{place}]);",
+            [
+                _Array(s, s, _written(dtype), is_integer=integer_states[s])
+                for s, dtype in enumerate(request.finals)
+                if dtype is not None
+            ],
+            "store_element(find_address(call.finals[{place}], place), {narrow}(state[{place}]));",
         )
         if request.lines:
             yield from self._rows(inputs, outputs)
@@ -292,7 +301,7 @@ class ScanKernels:
             yield _for_each(f"void {head}", inputs, line)
         yield _for_each(
             "void put_outputs(char* shared, int row, int t, const real* out)", outputs,
-            "{element} = Stored<{kind}>::narrow(out[{place}]);",
+            "{element} = {narrow}(out[{place}]);",
         )  # fmt: skip
         yield _for_each(
             "void store_here(const Walk& at, const char* shared, int row, int t)", outputs,
@@ -308,6 +317,12 @@ class _Array(NamedTuple):
     kind: str
     step: int = 0  # as in `Stream`
     shared: str = ""  # the address of an element in shared memory
+    is_integer: bool = False  # whether the number that is written is an integer
+
+    @property
+    def narrow(self) -> str:
+        """The function from a number to an element."""
+        return f"narrow_integer<{self.kind}>" if self.is_integer else f"Stored<{self.kind}>::narrow"
 
 
 def _for_each(head: str, arrays: list[_Array], *lines: str) -> str:
@@ -315,7 +330,8 @@ def _for_each(head: str, arrays: list[_Array], *lines: str) -> str:
     texts = []
     for array in arrays:
         element = f"*reinterpret_cast<{array.kind}*>({array.shared})"
-        names = {"element": element, "const_element": element.replace("<", "<const ", 1), **array._asdict()}
+        const_element = element.replace("<", "<const ", 1)
+        names = {"element": element, "const_element": const_element, "narrow": array.narrow, **array._asdict()}
         texts += [line.format(**names) for line in lines]
     return function(head, texts)
 

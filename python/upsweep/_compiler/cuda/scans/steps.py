@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from upsweep._compiler.cuda.scalars import declaration, expression, function, names_at
+import numpy as np
+
+from upsweep._compiler.cuda.scalars import declaration, expression, function, literal, names_at
 from upsweep._compiler.lowering.lower_scalars import lower_step
+from upsweep._compiler.recurrences.recurrence import Recurrence
 
 if TYPE_CHECKING:
     from upsweep._compiler.formulas.nodes import Node
     from upsweep._compiler.lowering.program import Instruction
 
+_CONSTANTS = ("const", "integer")
+_LOOKUPS = ("lookup", "integer_lookup")
 # Functions of CUDA's C library that are used as they are; their error is at most two units in the last place.
 _OWN_FORMS = {"exp": "exp({0})"}
+
+
+def _table(number: int, lookup: Instruction) -> str:
+    """The line that defines the table of a lookup."""
+    if lookup.op == "lookup":
+        kind, entries = "real", [*map(literal, np.array(lookup.static, np.int64).view(np.float64).tolist())]
+    else:
+        kind, entries = "unsigned long long", [f"{word % 2**64}ull" for word in lookup.static]
+    return f"static const {kind} table{number}[] = {{{', '.join(entries)}}};"
 
 
 class Steps:
@@ -27,10 +41,11 @@ class Steps:
         of: str = "",
     ) -> None:  # fmt: skip
         self.program, self.n_states, self.fixed = lower_step(states, outputs), len(states), fixed
+        self.integer_inputs = Recurrence(states, outputs, len(fixed)).integer_inputs
         self.prefix, self.of = prefix, of
         values = self.program.values
         read = {arg for step in values if step.level != "p" for arg in step.args} | set(self.program.results)
-        stored = [n for n in sorted(read) if values[n].level == "p" and values[n].op != "const"]
+        stored = [n for n in sorted(read) if values[n].level == "p" and values[n].op not in _CONSTANTS]
         self.parameters = {n: position for position, n in enumerate(stored)}
         loads = [step.static[1] for step in values if step.op == "load" and step.static[0] == "p"]
         self.n_numbers = max(loads, default=-1) + 1
@@ -63,12 +78,21 @@ class Steps:
     def _lines(self, level: str) -> list[str]:
         names, lines = self._names(level), []
         for number, value in enumerate(self.program.values):
-            if value.level == level and value.op != "const":
-                lines.append(declaration(value.op, number, self._right(value, names)))
+            if value.level == level and value.op in _LOOKUPS:
+                lines.append(_table(number, value))
+            if value.level == level and value.op not in _CONSTANTS:
+                lines.append(declaration(value.op, number, self._right(value, names, number)))
         return lines
 
-    def _right(self, value: Instruction, names: dict[int, str]) -> str:
+    def _right(self, value: Instruction, names: dict[int, str], number: int) -> str:
         args = [names[arg] for arg in value.args]
+        if value.op in _LOOKUPS:
+            (place,), last = args, len(value.static) - 1
+            entry = f"table{number}[{place} > 0 ? ({place} < {last} ? int({place}) : {last}) : 0]"
+            return entry if value.op == "lookup" else f"word({entry})"
+        if value.op == "wrap":
+            n_bits, is_signed = value.static
+            return f"{'wrap' if is_signed else 'wrap_unsigned'}<{n_bits}>({args[0]})"
         if value.op != "load":
             own = _OWN_FORMS.get(value.op)
             return own.format(*args) if own else expression(value.op, args)
@@ -78,4 +102,5 @@ class Steps:
         if place < self.n_states:
             return f"state[{place}]"
         n = place - self.n_states
-        return f"number({'fixed' if self.fixed[n] else 'x'}.x{n})"
+        read = "integer_number" if self.integer_inputs[n] else "number"
+        return f"{read}({'fixed' if self.fixed[n] else 'x'}.x{n})"

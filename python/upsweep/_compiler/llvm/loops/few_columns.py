@@ -100,15 +100,18 @@ def few_columns_form(produce: Produce) -> FewColumns | None:
         return None
     carried: dict[Buffer, list[Expr]] = {}
     forwarded: dict[Buffer, list[Expr]] = {}
-    for n, (loop, store) in enumerate(steps):
-        now, previous = (_position(store.indices, loop, time, back) for back in (0, 1))
-        for later, (reading, reader) in enumerate(steps):
-            for each in (node for node in loads_of(reader.value) if node.static[0] is store.buffer):
-                read = _position(each.args, reading, time, 0)
-                if read == now and later > n:
-                    forwarded.setdefault(store.buffer, []).append(each)
-                elif read == previous and previous != now:
-                    carried.setdefault(store.buffer, []).append(each)
+    stored = {store.buffer: (n, loop, store) for n, (loop, store) in enumerate(steps)}
+    for n, (reading, reader) in enumerate(steps):
+        for each in loads_of(reader.value):
+            if each.static[0] not in stored:
+                continue
+            earlier, loop, store = stored[each.static[0]]
+            now, previous = (_position(store.indices, loop, time, back) for back in (0, 1))
+            read = _position(each.args, reading, time, 0)
+            if read == now and n > earlier:
+                forwarded.setdefault(store.buffer, []).append(each)
+            elif read == previous and previous != now:
+                carried.setdefault(store.buffer, []).append(each)
     return FewColumns(before, time, steps, carried, forwarded) if carried else None
 
 

@@ -23,6 +23,7 @@ from upsweep._compiler.llvm.vectors import Body, Value
 from upsweep._compiler.loops.cost import strip_bytes, strip_work
 from upsweep._compiler.loops.expressions import ITEM_BYTES, Axis, Expr, constant_of, has_loads, mentions
 from upsweep._compiler.loops.reductions import accumulated, innermost_store, paired_steps
+from upsweep._compiler.loops.rewrite import used_buffers
 from upsweep._compiler.loops.statements import (
     Allocate,
     Block,
@@ -205,10 +206,11 @@ class StatementWriter(LoopWriter):
         name = f"@region{module.n_regions}"
         module.n_regions += 1
         captured = [axis for axis in self.indices if isinstance(axis, Axis)]
-        private = [(buffer, view) for buffer, view in self.views.items() if buffer not in set(module.buffers)]
+        used = used_buffers(statement)
+        private = [(b, view) for b, view in self.views.items() if b in used and b not in module.own_buffers]
         inner = StatementWriter(module, "%args", in_region=True)
         inner.body.do("%args = load ptr, ptr %context")
-        inner.load_arguments()
+        inner.load_arguments(used)
         values = [self.indices[axis] for axis in captured]
         for _, view in private:
             values += [out.emit(f"ptrtoint ptr {view.pointer} to i64"), *view.strides]
@@ -248,7 +250,7 @@ def render(
     """
     module = Module(buffers, sizes, target, symbols)
     kernel = StatementWriter(module, "%args")
-    kernel.load_arguments()
+    kernel.load_arguments(module.own_buffers)
     kernel.write(body)
     module.finish(kernel.body, "void @kernel(ptr %args, i64 %n_threads) #0")
     if module.n_regions:

@@ -10,7 +10,7 @@ from another thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -60,6 +60,7 @@ class Module:
         self, buffers: Sequence[Buffer], sizes: Sequence[Expr], target: Target, symbols: Collection[str]
     ) -> None:
         self.buffers, self.sizes, self.target = buffers, sizes, target
+        self.own_buffers = set(buffers)
         self.is_parallel, self.polls = set(SYMBOLS) <= set(symbols), POLL in symbols
         self.functions: list[str] = []
         self.needs: dict[str, str] = {}
@@ -92,13 +93,17 @@ class LoopWriter:
         """Lanes of this function that know no values but those in `wider`."""
         return Lanes(self.body, self.module.target, self.indices, self.views, count, axis, mask, wider=wider or {})
 
-    def load_arguments(self) -> None:
-        """Load addresses, strides and sizes from `args`, before anything else."""
+    def load_arguments(self, used: Container[Buffer]) -> None:
+        """Load addresses and strides of the buffers that are used, and all sizes, before anything else.
+
+        A call of many stages has many buffers, and each region of threads its own function.
+        """
         position = 1
         for buffer in self.module.buffers:
-            pointer = self.body.emit(f"inttoptr i64 {self.argument(position)} to ptr")
-            strides = [self.argument(position + 1 + d) for d in range(len(buffer.shape) - 1)]
-            self.views[buffer] = View(pointer, [*strides, "1"] if buffer.shape else [])
+            if buffer in used:
+                pointer = self.body.emit(f"inttoptr i64 {self.argument(position)} to ptr")
+                strides = [self.argument(position + 1 + d) for d in range(len(buffer.shape) - 1)]
+                self.views[buffer] = View(pointer, [*strides, "1"] if buffer.shape else [])
             position += max(1, len(buffer.shape))
         for n, size in enumerate(self.module.sizes, position):
             self.indices[size] = self.argument(n)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from upsweep._compiler.llvm.instructions import Steps, cost_of
 from upsweep._compiler.llvm.target import BITS, Target
 from upsweep._compiler.llvm.vectors import Body, Value, Vectors
-from upsweep._compiler.lowering.program import Instruction, Program
+from upsweep._compiler.lowering.program import MASKS, Instruction, Program
 
 if TYPE_CHECKING:
     from upsweep._compiler.formulas.reduction import PairReduction
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _WORTH = 4  # instructions for each vector of pairs that a pass before them is worth
 _CHEAP = ("load", "const")
 _LOOPS = ("loop", "carry", "end", "number", "array", "put", "get", "result", "weight")
-_MASKS = ("lt", "le", "eq", "ne")
 
 
 def part(program: Program, columns_kind: str) -> tuple[Program, tuple[int, ...]]:
@@ -42,7 +41,7 @@ def part(program: Program, columns_kind: str) -> tuple[Program, tuple[int, ...]]
         if step.level != columns_kind:
             selected.update(step.args)
     ids = tuple(sorted(n for n in own & selected if program.values[n].op not in _CHEAP))
-    if sum(cost_of(program.values[n]) for n in own) < _WORTH or any(program.values[n].op in _MASKS for n in ids):
+    if sum(cost_of(program.values[n]) for n in own) < _WORTH or any(program.values[n].op in MASKS for n in ids):
         return program, ()
     width, values = program.width(columns_kind), list(program.values)
     for n in own:

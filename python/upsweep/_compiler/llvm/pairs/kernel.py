@@ -24,7 +24,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from upsweep._compiler.llvm import jit
-from upsweep._compiler.llvm.instructions import Steps, cost_of, order
+from upsweep._compiler.llvm.instructions import Parts, Steps, cost_of, order
 from upsweep._compiler.llvm.pairs.column_values import part, prepare_function
 from upsweep._compiler.llvm.pairs.looped import InMemory, LoopedEach, LoopedExponentials, LoopedSum, reducer
 from upsweep._compiler.llvm.pairs.reducers import Carried, Columns, Sum, plus
@@ -93,6 +93,7 @@ class _Kernel:
             BITS[reduction.dtype_acc], looped=self.looped, one_row=lanes_are == "columns",
         )  # fmt: skip
         self.rows_copy: InMemory | None = None
+        self.parts = Parts.of(v, program)
 
     # ---- loads ----
 
@@ -128,6 +129,8 @@ class _Kernel:
     # ---- columns ----
 
     def columns_at_once(self) -> int:
+        if self.parts is not None:
+            return 1
         varying = [step for step in self.program.values if step.level in self.varying]
         long = [step for step in varying if step.op in ("sqdist", "dot")]
         most = _COLUMNS_OF_LONG if long else _COLUMNS
@@ -139,12 +142,18 @@ class _Kernel:
 
     def past(self, carried: Carried, j: Value, n_columns: int, valid: Value | None) -> Carried:
         """The reduction past `n_columns` columns (or vectors of them) from column `j` on."""
-        v, body, program = self.v, self.body, self.program
+        v, body = self.v, self.body
         scale = self.columns_width if self.lanes_are == "rows" else 1
         self.at = v.at("%columns", body.emit(f"mul i64 {j}, {scale}"))
+        self._enter_parts(self.at)
         steps = self._steps(n_columns)
-        if self.looped:
-            return self._past_looped(steps, carried, j, valid)
+        carried = (self._past_looped if self.looped else self._past_unrolled)(steps, carried, j, valid)
+        steps.finish()
+        return carried
+
+    def _past_unrolled(self, steps: Steps, carried: Carried, j: Value, valid: Value | None) -> Carried:
+        """The same where all components are carried."""
+        v, program, n_columns = self.v, self.program, steps.n_columns
         has_loops = any(step.op == "loop" and step.level in self.varying for step in program.values)
         if has_loops:
             steps.write_level(*self.varying)
@@ -164,7 +173,15 @@ class _Kernel:
 
     def _steps(self, n_columns: int) -> Steps:
         return Steps(
-            self.v, self.program, self.varying, self.shared, n_columns, self.load, flush=self.reducer.blocked
+            self.v,
+            self.program,
+            self.varying,
+            self.shared,
+            n_columns,
+            self.load,
+            flush=self.reducer.blocked,
+            table=True,
+            parts=self.parts,
         )
 
     def _past_looped(self, steps: Steps, carried: Carried, j: Value, valid: Value | None) -> Carried:
@@ -174,9 +191,11 @@ class _Kernel:
         memory = [] if isinstance(reducer, LoopedSum) else [InMemory(self.v, count) for _ in range(n_columns)]
         for n, step in enumerate(program.values):
             if step.op in ("result", "weight"):
+                steps.leave_parts()
                 self._keep(steps, steps.place_of(step), step.args[0], memory, valid)
             elif step.level in self.varying:
                 steps.write(n)
+        steps.leave_parts()
         stored = program.weights if isinstance(reducer, LoopedExponentials) else program.results
         for component, n in enumerate(stored):  # of straight-line code, where there are too many to carry
             self._keep(steps, str(component), n, memory, valid)
@@ -228,6 +247,9 @@ class _Kernel:
         n_columns = self.columns_at_once()
         group = n_columns * self.unit
         carried = self.reducer.enter()
+        if self.parts is not None and self.unit > 1:  # one copy of a long program
+            self.reducer.leave(self.loop(carried, begin, end, 1, masked=True))
+            return
         length = self.body.emit(f"sub i64 {end}, {begin}")
         rest = self.body.emit(f"urem i64 {length}, {group}")
         groups_end = self.body.emit(f"sub i64 {end}, {rest}")
@@ -236,10 +258,20 @@ class _Kernel:
             carried = self.loop(carried, groups_end, end, 1, masked=self.unit > 1)
         self.reducer.leave(carried)
 
+    def _enter_parts(self, *pointers: Value) -> None:
+        """Tell the parts of a long program what their loads read."""
+        if self.parts is not None:
+            copy = [] if self.rows_copy is None else [self.rows_copy.memory]
+            strides = dict.fromkeys(("%rows_stride", "%columns_stride"), "i64")
+            self.parts.environment = {**dict.fromkeys(("%rows", "%params", *copy, *pointers), "ptr"), **strides}
+
     def write(self) -> str:
         body = self.body
         self.copy_rows()
-        self._steps(1).write_level(*({"i", "j", "ij", "p"} - self.varying))
+        self._enter_parts()
+        steps = self._steps(1)
+        steps.write_level(*({"i", "j", "ij", "p"} - self.varying))
+        steps.finish(shared=True)
         if self.reducer.blocked:
             size = BLOCK * self.unit  # in lanes of columns a block is as many to each lane
             with body.repeat("block") as block:
