@@ -23,6 +23,13 @@ _SCANS: dict[Callable[..., Any], tuple[str, ...]] = {
     scans.cumulative_sum: ("x",), scans.discounted_cumsum: ("x", "gamma"),
     scans.linear_recurrence: ("gates", "tokens"),
 }  # fmt: skip
+# What to call in place of functions that take no blocks.
+_REMEDIES = {
+    "ewm_mean": "; of blocks without NaN it is, with d = 1 - alpha, scan_blocks(scan, lambda s, x: "
+    "((d * s[0] + x, d * s[1] + 1), (d * s[0] + x) / (d * s[1] + 1)), (0.0, 0.0), blocks)",
+    "ewm_sum": "; of blocks without NaN it is discounted_cumsum with gamma = 1 - alpha",
+    "lfilter": "; pass the state that it returns as zi of the next block",
+}
 _NOT_FOR_CARRIES = ("exclusive", "include_initial", "window", "out")
 
 
@@ -63,7 +70,7 @@ def scan_blocks(
     scan: Callable[..., Any], *arrays: Any, axis: int | None = None, reverse: bool = False, initial: Any = None,
     reset: Any = None, out: Any = None, **keywords: Any,
 ) -> BlockScan:  # fmt: skip
-    """Scan data that arrive in blocks along the axis, in constant memory.
+    """Scan data that arrive in blocks along `axis`, by default the last, in constant memory.
 
     Parameters
     ----------
@@ -88,7 +95,7 @@ def scan_blocks(
         Each result is written to one of these arrays, for example to slices of an ``np.memmap``.
     **keywords
         Other keywords of the scan: `exclusive`, `dtype`, `include_initial` (the first result is one step longer),
-        `window`, `n_threads`, `device`. `scan` takes none.
+        `window`, `n_threads`, `device`. `scan` takes none but `reset`.
 
     Returns
     -------
@@ -165,7 +172,8 @@ def scan_blocks(
         names = _SCANS[scan]
     except (KeyError, TypeError):
         offered = ", ".join([*(function.__name__ for function in _SCANS), "scan"])
-        raise TypeError(f"scan: expected one of {offered}, got {scan!r}") from None
+        got = getattr(scan, "__name__", _arrays.type_name(scan))
+        raise TypeError(f"scan: expected one of {offered}, got {got}{_REMEDIES.get(got, '')}") from None
     if len(arrays) != len(names):
         raise TypeError(f"arrays: {scan.__name__} takes {len(names)} ({', '.join(names)}), got {len(arrays)}")
     if "return_final" in keywords:
@@ -196,12 +204,14 @@ def scan_blocks(
 def _scan_by_update(arrays: tuple[Any, ...], axis: int, reverse: bool, keywords: dict[str, Any]) -> BlockScan:
     if len(arrays) != 3:
         raise TypeError(f"arrays: scan takes 3 (update, init, xs), got {len(arrays)}")
+    reset = keywords.pop("reset", None)
     if keywords:
-        raise TypeError(f"keywords: scan takes no {min(keywords)} with blocks")
+        remedy = "; init is the state before the first block" if "initial" in keywords else ""
+        raise TypeError(f"keywords: scan takes no {min(keywords)} with blocks{remedy}")
     update, init, xs = arrays
     if _is_one(xs):
         raise TypeError(f"xs: expected an iterable of blocks, got {_arrays.type_name(xs)}; cut it along the axis")
-    return BlockScan(_Updated(update, init, axis, reverse).run, ({"xs": block} for block in xs), init)
+    return BlockScan(_Updated(update, init, axis, reverse).run, _blocks({"xs": xs, "reset": reset}, "xs"), init)
 
 
 def _is_one(argument: Any) -> bool:
@@ -221,6 +231,7 @@ def _blocks(arguments: dict[str, Any], leading: str) -> Iterator[dict[str, Any]]
                     blocks[name] = next(iterator)
                 except StopIteration:
                     raise ValueError(f"{name}: ended after {n_blocks} blocks, while {leading} goes on") from None
+        _arrays.refuse_labels(**blocks)
         yield blocks
     for name, iterator in iterators.items():
         if name != leading and next(iterator, iterators) is not iterators:
@@ -349,15 +360,16 @@ class _Updated:
         # Imported here, because `import upsweep` does not load the compiler of updates.
         from upsweep import user_scan
         from upsweep._compiler.recurrences.trace import arranged
-        from upsweep._user_scan.problem import check, flatten, rounded
+        from upsweep._user_scan.problem import check, flatten, rounded, with_reset
         from upsweep._user_scan.run import run_block
 
-        xs = blocks["xs"]
+        _arrays.refuse_labels(**blocks)
+        update, xs = with_reset(self.update, blocks["xs"], blocks["reset"])
         if _arrays.any_torch(*flatten(self.init, "init")[0], *flatten(xs, "xs")[0]):
             keywords: dict[str, Any] = {"axis": self.axis, "reverse": self.reverse, "return_final": True}
-            result: tuple[Any, Any] = user_scan.scan(self.update, state, xs, **keywords)
+            result: tuple[Any, Any] = user_scan.scan(update, state, xs, **keywords)
             return result
-        problem = check(self.update, self.init, xs, self.axis, self.reverse, None)
+        problem = check(update, self.init, xs, self.axis, self.reverse, None)
         traced = problem.traced
         if self.first is None:
             self.first, self.states = problem, problem.states
@@ -368,5 +380,5 @@ class _Updated:
             names = ", ".join(map(str, dtypes))
             raise TypeError(f"xs: a block whose outputs and states are {names} follows those of other dtypes")
         ys, self.states = run_block(problem.spec, problem.inputs, self.states, traced.output_dtypes)
-        last = [rounded(self.states[n, ...], dtype) for n, dtype in enumerate(traced.state_dtypes)]
+        last = [rounded(state[...], dtype) for state, dtype in zip(self.states, traced.state_dtypes)]
         return arranged(ys, traced.output_structure), arranged(last, problem.state_structure)

@@ -1,11 +1,12 @@
 """Clusters of points that lie together in memory: what block-sparse reductions over pairs are cut along.
 
 The seven functions that KeOps has, with its signatures and shapes, for points of any dimension; and clusters of
-equal sizes. Arrays of numpy, torch and cupy stay where they are. The usual order of things:
+equal sizes. Arrays of numpy, torch and cupy stay where they are; those of dask are computed. The usual order of
+things:
 
     labels = grid_cluster(x, size)                        a cell for each point
-    ranges, centroids, weights = cluster_ranges_centroids(x, labels)
-    x, labels = sort_clusters(x, labels)                  now ranges[k] are the rows of cluster k
+    x, labels = sort_clusters(x, labels)
+    ranges, centroids, weights = cluster_ranges_centroids(x, labels)    ranges[k] are the rows of cluster k
     keep = ((centroids[:, None] - centroids) ** 2).sum(-1) < radius**2
     from_matrix(ranges, ranges, keep)                     `ranges` of a reduction
 """
@@ -163,15 +164,18 @@ def sort_clusters(x: Any, lab: Any, *, return_permutation: bool = False) -> Any:
     return x_sorted, labels[order], order, inverse
 
 
-def cluster_ranges(lab: Any, Nlab: Any = None) -> Any:
-    """The rows of each cluster, once points are sorted by label.
+def cluster_ranges(lab: Any, Nlab: Any = None, *, check: bool = True) -> Any:
+    """The rows of each cluster of points that are sorted by label.
 
     Parameters
     ----------
     lab : (M,) integer array
-        Labels, sorted or not.
+        Labels, sorted as `sort_clusters` returns them.
     Nlab : (C,) array, optional
-        How many points each label has, if that is known.
+        How many points each label has, if that is known; `lab` may be None then.
+    check : bool
+        Whether to raise for labels that are not sorted: the ranges are no rows of points in another order. False
+        where the points are sorted afterwards, as in scripts of KeOps.
 
     Returns
     -------
@@ -183,19 +187,22 @@ def cluster_ranges(lab: Any, Nlab: Any = None) -> Any:
     TypeError
         `lab` is of no integers.
     ValueError
-        A label is negative.
+        Labels are not sorted, or negative.
 
     Examples
     --------
     >>> import numpy as np
     >>> from upsweep.cluster import cluster_ranges
-    >>> cluster_ranges(np.array([0, 2, 0, 0, 1]))
+    >>> cluster_ranges(np.array([0, 0, 0, 1, 2]))
     array([[0, 3],
            [3, 4],
            [4, 5]])
     """
     ops = _array_ops(lab, Nlab)
-    counts = ops.count(ops.labels(lab)) if Nlab is None else ops.integers(Nlab)
+    labels = None if lab is None and Nlab is not None else ops.labels(lab)
+    counts = ops.count(labels) if Nlab is None else ops.integers(Nlab)
+    if check and labels is not None:
+        ops.check_sorted(labels)
     ends = ops.cumulative_sum(counts)
     return ops.stack(ends - counts, ends)
 
@@ -241,39 +248,46 @@ def cluster_centroids(x: Any, lab: Any, Nlab: Any = None, weights: Any = None, w
     points, labels = ops.points(x, "x"), ops.labels(lab)
     if points.shape[0] != labels.shape[0]:
         raise ValueError(f"lab: expected {points.shape[0]} labels, as x has rows, got {labels.shape[0]}")
-    _check_weights(weights, labels.shape[0])
+    weights = _as_weights(ops, weights, labels.shape[0])
     if weights is None:
         totals = ops.count(labels) if Nlab is None else ops.at_labels(Nlab, labels, "Nlab")
         sums = ops.sum_by_label(labels, points, totals.shape[0])
     else:
         if weights_c is None:
             weights_c = ops.sum_by_label(labels, weights.reshape(-1, 1), None)
-        totals = ops.at_labels(weights_c.reshape(-1), labels, "weights_c")
+        totals = ops.at_labels(weights_c, labels, "weights_c")
         sums = ops.sum_by_label(labels, points, totals.shape[0], weights.reshape(-1))
     return ops.quotient(sums, totals, points)
 
 
-def _check_weights(weights: Any, n_points: int) -> None:
-    if weights is not None and tuple(weights.reshape(-1).shape) != (n_points,):
+def _as_weights(ops: Any, weights: Any, n_points: int) -> Any:
+    """The weights as an array of the points' library, or None."""
+    if weights is None:
+        return None
+    weights = ops.array(weights)
+    if tuple(weights.reshape(-1).shape) != (n_points,):
         raise ValueError(f"weights: expected one for each of {n_points} points, got shape {tuple(weights.shape)}")
+    return weights
 
 
 def cluster_ranges_centroids(
-    x: Any, lab: Any, weights: Any = None, min_weight: float | None = None
+    x: Any, lab: Any, weights: Any = None, min_weight: float | None = None, *, check: bool = True
 ) -> tuple[Any, Any, Any]:
-    """The rows of each cluster once sorted, its centroid, and its weight.
+    """The rows of each cluster, its centroid, and its weight, of points that are sorted by label.
 
     Parameters
     ----------
     x : (M, D) array
-        Points.
+        Points, sorted by `sort_clusters`.
     lab : (M,) integer array
-        Labels.
+        Their labels.
     weights : (M,) array, optional
         Of the points; 1 without them.
     min_weight : float, optional
         Lesser weights are raised to it, so that no cluster is without weight. As in KeOps 1e-9 for tensors, and by
         default nothing for other arrays.
+    check : bool
+        As of `cluster_ranges`.
 
     Returns
     -------
@@ -287,7 +301,7 @@ def cluster_ranges_centroids(
     TypeError
         `lab` is of no integers.
     ValueError
-        A label is negative; not one label or weight for each point.
+        Labels are not sorted, or negative; not one label or weight for each point.
 
     Examples
     --------
@@ -300,16 +314,17 @@ def cluster_ranges_centroids(
     """
     ops = _array_ops(x, lab, weights)
     labels = ops.labels(lab)
-    _check_weights(weights, labels.shape[0])
+    weights = _as_weights(ops, weights, labels.shape[0])
     counts = ops.count(labels)
+    ranges = cluster_ranges(lab, counts, check=check)
     if weights is None:
-        return cluster_ranges(lab, counts), cluster_centroids(x, lab, counts), ops.floats(counts, x)
+        return ranges, cluster_centroids(x, lab, counts), ops.floats(counts, x)
     least = ops.MIN_WEIGHT if min_weight is None else min_weight
     if least is not None:
         weights = ops.at_least(weights, least)
     totals = ops.sum_by_label(labels, weights.reshape(-1, 1), None).reshape(-1)
     centroids = cluster_centroids(x, lab, counts, weights=weights, weights_c=totals)
-    return cluster_ranges(lab, counts), centroids, ops.floats(totals, weights)
+    return ranges, centroids, ops.floats(totals, weights)
 
 
 def from_matrix(ranges_i: Any, ranges_j: Any, keep: Any) -> tuple[Any, ...]:
@@ -334,7 +349,8 @@ def from_matrix(ranges_i: Any, ranges_j: Any, keep: Any) -> tuple[Any, ...]:
     Raises
     ------
     ValueError
-        `keep` has not one row a cluster of rows and one column a cluster of columns.
+        `keep` has not one row a cluster of rows and one column a cluster of columns; a cluster is no
+        ``[start, end)``.
 
     Examples
     --------
@@ -347,7 +363,8 @@ def from_matrix(ranges_i: Any, ranges_j: Any, keep: Any) -> tuple[Any, ...]:
     (array([2, 3]), [[1, 4], [4, 9], [4, 9]], array([1, 3, 3]), [[2, 5], [2, 5], [7, 12]])
     """
     ops = _array_ops(ranges_i, ranges_j, keep)
-    ranges_i, ranges_j, keep = ops.array(ranges_i), ops.array(ranges_j), ops.array(keep)
+    ranges_i, ranges_j = ops.ranges(ranges_i, "ranges_i"), ops.ranges(ranges_j, "ranges_j")
+    keep = ops.array(keep)
     if tuple(keep.shape) != (ranges_i.shape[0], ranges_j.shape[0]):
         raise ValueError(
             f"keep: expected shape {(ranges_i.shape[0], ranges_j.shape[0])}, a row for each of ranges_i and a "

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
-
-from numpy.typing import ArrayLike
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from upsweep import _arrays
-from upsweep._arrays import Array
 from upsweep._arrays.dispatch import handlers
 from upsweep.scans import discounted_cumsum, linear_recurrence
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from upsweep._arrays import Array
+    from upsweep._arrays.static_types import A, ArrayLike, HostArray, Keywords, Number
+else:
+    from numpy.typing import ArrayLike
 
 __all__ = ["PScan", "discounted_cumsum_left", "discounted_cumsum_right", "pscan", "scan_forward"]
 
@@ -38,11 +43,20 @@ def _x_or_input(function: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
+# fmt: off
+@overload
+def discounted_cumsum_right(
+    x: HostArray, gamma: HostArray, *, out: Array | None = None, **keywords: Unpack[Keywords],
+) -> Array: ...
+@overload
+def discounted_cumsum_right(
+    x: A, gamma: ArrayLike, *, out: A | None = None, **keywords: Unpack[Keywords],
+) -> A: ...
+# fmt: on
 @_x_or_input
 def discounted_cumsum_right(
-    x: ArrayLike, gamma: ArrayLike, *, out: Array | None = None, n_threads: int | None = None,
-    device: str | None = None,
-) -> Array:  # fmt: skip
+    x: ArrayLike, gamma: ArrayLike, *, out: Any = None, n_threads: int | None = None, device: str | None = None
+) -> Any:
     """Discounted sum of each element and those to its right, along the last axis: y[t] = x[t] + gamma * y[t+1].
 
     Parameters
@@ -82,14 +96,23 @@ def discounted_cumsum_right(
     array([[1.875, 1.75 , 1.5  , 1.   ]])
     """
     gamma = _gamma_of_rows(x, gamma)
-    return discounted_cumsum(x, gamma, reverse=True, out=out, n_threads=n_threads, device=device)
+    return discounted_cumsum(x, gamma, axis=-1, reverse=True, out=out, n_threads=n_threads, device=device)
 
 
+# fmt: off
+@overload
+def discounted_cumsum_left(
+    x: HostArray, gamma: HostArray, *, out: Array | None = None, **keywords: Unpack[Keywords],
+) -> Array: ...
+@overload
+def discounted_cumsum_left(
+    x: A, gamma: ArrayLike, *, out: A | None = None, **keywords: Unpack[Keywords],
+) -> A: ...
+# fmt: on
 @_x_or_input
 def discounted_cumsum_left(
-    x: ArrayLike, gamma: ArrayLike, *, out: Array | None = None, n_threads: int | None = None,
-    device: str | None = None,
-) -> Array:  # fmt: skip
+    x: ArrayLike, gamma: ArrayLike, *, out: Any = None, n_threads: int | None = None, device: str | None = None
+) -> Any:
     """Discounted sum of each element and those to its left, along the last axis: y[t] = x[t] + gamma * y[t-1].
 
     Parameters
@@ -119,10 +142,15 @@ def discounted_cumsum_left(
     array([[1.  , 1.5 , 1.75],
            [1.  , 3.  , 7.  ]])
     """
-    return discounted_cumsum(x, _gamma_of_rows(x, gamma), out=out, n_threads=n_threads, device=device)
+    gamma = _gamma_of_rows(x, gamma)
+    return discounted_cumsum(x, gamma, axis=-1, out=out, n_threads=n_threads, device=device)
 
 
-def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
+@overload
+def pscan(gates: HostArray, tokens: HostArray) -> Array: ...
+@overload
+def pscan(gates: A | Number, tokens: A | Number) -> A: ...
+def pscan(gates: ArrayLike, tokens: ArrayLike) -> Any:
     """Gated recurrence along the last axis from a zero state, under fpscan's name.
 
     Parameters
@@ -150,7 +178,7 @@ def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
     >>> upsweep.pscan(np.full((1, 1, 3), 0.5), np.ones((1, 1, 3)))
     array([[[1.  , 1.5 , 1.75]]])
     """
-    return linear_recurrence(gates, tokens)
+    return linear_recurrence(gates, tokens, axis=-1)
 
 
 class PScan:
@@ -166,10 +194,18 @@ class PScan:
     array([1.  , 1.5 , 1.75])
     """
 
-    apply = staticmethod(pscan)
+    apply: Callable[..., Any] = staticmethod(pscan)
 
 
-def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out: Array | None = None) -> Array:
+# fmt: off
+@overload
+def scan_forward(
+    gates: HostArray, tokens: HostArray, reverse: bool = False, out: Array | None = None
+) -> Array: ...
+@overload
+def scan_forward(gates: A | Number, tokens: A | Number, reverse: bool = False, out: A | None = None) -> A: ...
+# fmt: on
+def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out: Any = None) -> Any:
     """`pscan` in either direction, optionally into `out`, under fpscan's name; it never tracks gradients.
 
     Parameters
@@ -203,20 +239,20 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
     array([1.75, 1.5 , 1.  ])
     """
     if _arrays.any_torch(gates, tokens, out):
-        result: Array = handlers("torch").scan.scan_forward(gates, tokens, reverse=reverse, out=out)  # a tensor
-        return result
-    return linear_recurrence(gates, tokens, reverse=reverse, out=out)
+        return handlers("torch").scan.scan_forward(gates, tokens, reverse=reverse, out=out)
+    return linear_recurrence(gates, tokens, axis=-1, reverse=reverse, out=out)
 
 
 def _gamma_of_rows(x: Any, gamma: Any) -> Any:
     """Return gamma, with an axis for the steps where it has one number for each row of a 2-D x."""
     if _arrays.any_torch(x, gamma):
         gamma = handlers("torch").scan.round_gamma(x, gamma)
-    elif type(gamma) is float or type(gamma) is int:
+    elif type(gamma) is float or type(gamma) is int or _arrays.any_labelled(gamma):  # labels say whose it is
         return gamma
     elif _arrays.any_dask(x, gamma):
         x, gamma = handlers("dask").as_operands({"x": x, "gamma": gamma}).values()
     elif not _arrays.any_dlpack_only(x, gamma):
-        x, gamma = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
+        x = x if _arrays.any_labelled(x) else _arrays.as_operand(x, "x")
+        gamma = _arrays.as_operand(gamma, "gamma")
     per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])
     return gamma[:, None] if per_row else gamma

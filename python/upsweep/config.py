@@ -23,10 +23,15 @@ class Config(dict[str, Any]):
 
     def __str__(self) -> str:
         width = max(map(len, self))
-        texts = {key: ", ".join(map(str, v)) if isinstance(v, list) else v for key, v in self.items()}
-        return "\n".join(f"{key:<{width}}  {'none' if text is None else text}" for key, text in texts.items())
+        return "\n".join(f"{key:<{width}}  {_text(key, value)}" for key, value in self.items())
 
     __repr__ = __str__
+
+
+def _text(key: str, value: Any) -> str:
+    if key == "cache_bytes":
+        return f"{value:,} ({value / 2**20:.1f} MiB)"
+    return ", ".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
 
 
 def _version(package: str) -> str | None:

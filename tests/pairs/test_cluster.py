@@ -97,12 +97,12 @@ def test_ranges_are_exact_integers():
         cluster_ranges(None, counts),
         [[0, 2**24 + 1], [2**24 + 1, 2**24 + 2], [2**24 + 2] * 2, [2**24 + 2, 2**24 + 5]],
     )
-    assert cluster_ranges(np.array([0, 2, 0, 0, 1], np.uint8)).dtype == np.int64
+    assert cluster_ranges(np.array([0, 0, 1, 2], np.uint8)).dtype == np.int64
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_centroids(weighted):
-    x, lab = points(500, 3, dtype=np.float32), np.random.default_rng(1).integers(0, 7, 500)
+    x, lab = points(500, 3, dtype=np.float32), np.sort(np.random.default_rng(1).integers(0, 7, 500))
     weights = np.random.default_rng(2).random(500).astype(np.float32) if weighted else None
     ranges, centroids, totals = cluster_ranges_centroids(x, lab, weights)
     assert centroids.dtype == np.float32
@@ -111,7 +111,7 @@ def test_centroids(weighted):
         own = lab == label
         w = np.ones(own.sum()) if weights is None else weights[own]
         np.testing.assert_allclose(centroids[label], np.average(x[own], axis=0, weights=w), rtol=1e-5)
-        np.testing.assert_allclose(totals[label], w.sum())
+        np.testing.assert_allclose(totals[label], w.sum(dtype=float))
         assert ranges[label, 1] - ranges[label, 0] == own.sum()
     np.testing.assert_array_equal(cluster_centroids(x, lab, weights=weights), centroids)
 
@@ -175,6 +175,28 @@ def test_balanced_clusters_check_their_arguments():
         balanced_clusters(points(5, 2), 2, method="kmeans")
     with pytest.raises(ValueError, match="x: expected finite"):
         balanced_clusters(np.array([[np.nan], [0.0]]), 1)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
+def test_ranges_are_of_sorted_points(dtype):
+    lab = np.array([0, 2, 1, 1], dtype)
+    x = points(4, 2)
+    for call in (lambda **keywords: cluster_ranges(lab, **keywords), lambda **keywords: cluster_ranges(
+        lab, np.array([1, 2, 1]), **keywords), lambda **keywords: cluster_ranges_centroids(x, lab, **keywords)[0],
+        lambda **keywords: cluster_ranges_centroids(x, lab, np.ones(4), **keywords)[0]):  # fmt: skip
+        with pytest.raises(ValueError, match=r"lab: expected sorted labels, got 1 after 2 at 2; .*sort_clusters"):
+            call()
+        assert call(check=False).tolist() == cluster_ranges(np.sort(lab)).tolist()
+
+
+@pytest.mark.parametrize("bad", [[[0, 2], [5, 2]], [[-1, 2], [2, 5]]])
+def test_clusters_of_a_matrix_are_intervals(bad):
+    good, keep = [[0, 2], [2, 5]], np.ones((2, 2))
+    for arguments, name in (((bad, good), "ranges_i"), ((good, bad), "ranges_j")):
+        with pytest.raises(ValueError, match=rf"{name}: expected \[start, end\) of clusters, .* for cluster"):
+            from_matrix(*arguments, keep)
+    with pytest.raises(ValueError, match=r"ranges_i: expected shape \(C, 2\).*got \(2,\)"):
+        from_matrix([0, 2], good, keep)
 
 
 def test_labels_are_integers_from_0():

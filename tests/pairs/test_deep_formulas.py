@@ -9,11 +9,13 @@ import time
 import numpy as np
 import pytest
 from upsweep import Genred, LazyTensor
+from upsweep._backends.cpu import pairs as cpu_pairs
 from upsweep._compiler.formulas.derivative import gradient
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.parser import parse
 from upsweep._compiler.formulas.reference import evaluate
 from upsweep._compiler.formulas.rules import simplify
+from upsweep._compiler.llvm import instructions
 from upsweep._compiler.lowering.lower import lower_formulas
 
 pytest.importorskip("llvmlite")
@@ -137,6 +139,51 @@ def test_time_to_compile_grows_with_the_depth(monkeypatch):
 
     time_of(10)
     assert min(time_of(800), time_of(801)) < 3 * min(time_of(400), time_of(401))
+
+
+def mixed(x, y):
+    """A formula of row, column and pair instructions, with comparisons, functions and products."""
+    value, row, column = (x - y).sqnorm2(), x[0], y[1]
+    for k in range(12):
+        row, column = (row * 1.5 + 0.25).sin(), (column - row.relu() if k == 5 else column * 0.75).cos()
+        value = ((value * row).ifelse(value + column, value * 0.5) - row * column).tanh() + 0.5 * k
+    return value
+
+
+REDUCED = {
+    "rows": lambda f, x, y: f.sum(1),
+    "weights": lambda f, x, y: f.sumsoftmaxweight(y * f, axis=1),
+    "columns": lambda f, x, y: f.logsumexp(0),
+    "extremes": lambda f, x, y: f.min_argmin(1),
+    "several": lambda f, x, y: (f * x).Kmin(3, axis=1),
+    "many components": lambda f, x, y: f.grad(x, 1).tensorprod(y.concat(x).concat(y)).sum(1),
+    "several columns": lambda f, x, y: (((x - y).abs() + y * x).sum(-1).sqrt() * x.sin().sqnorm2()).sum(1),
+    "loops": lambda f, x, y: ((f * LazyTensor([0.5] * 80)).exp() * f).sum(-1).sum(1),
+}
+
+
+@pytest.mark.parametrize("n_rows", [40, 2])
+@pytest.mark.parametrize("which", REDUCED)
+def test_long_programs_are_written_in_parts(which, n_rows, monkeypatch):
+    monkeypatch.setenv("UPSWEEP_CACHE_DIR", "")  # whose key does not contain the lengths
+    rng = np.random.default_rng(3)
+    x, y = LazyTensor(rng.random((n_rows, 1, 2))), LazyTensor(rng.random((1, 53, 2)))
+    n_parts = []
+    original = instructions.Parts.leave
+    monkeypatch.setattr(instructions.Parts, "leave", lambda self: (original(self), n_parts.append(self._last))[0])
+
+    def reduced():
+        cpu_pairs._kernels.clear()
+        return REDUCED[which](mixed(x, y), x, y)
+
+    whole = reduced()
+    assert not n_parts
+    for length in (7, 40):
+        monkeypatch.setattr(instructions, "_LONG", 9)
+        monkeypatch.setattr(instructions, "_PART", length)
+        np.testing.assert_array_equal(reduced(), whole)
+    assert max(n_parts) > 2
+    cpu_pairs._kernels.clear()
 
 
 NESTED = {

@@ -1,5 +1,12 @@
 """Genred, generic_* and KernelSolve: formulas that are text, against numpy and against LazyTensor."""
 
+import copy
+import pickle
+import re
+import sys
+import types
+from unittest import mock
+
 import numpy as np
 import pytest
 from upsweep import (
@@ -13,6 +20,7 @@ from upsweep import (
     generic_logsumexp,
     generic_sum,
 )
+from upsweep.pairs import kernel_solve
 
 M, N, D = 7, 5, 3
 
@@ -152,6 +160,16 @@ def test_solving():
         solve(X, X, b, G, alpha=-1)
 
 
+@pytest.mark.parametrize("duplicate", [lambda each: pickle.loads(pickle.dumps(each)), copy.deepcopy])
+def test_copies_and_pickles(duplicate):
+    gaussian = Genred("Exp(-g * SqDist(x, y)) * b", ALIASES, axis=1)
+    expected = gaussian(X, Y, B, G)  # a copy of what has compiled code
+    np.testing.assert_array_equal(duplicate(gaussian)(X, Y, B, G), expected)
+    solve = KernelSolve("Exp(-SqDist(x, y)) * a", ["x = Vi(3)", "y = Vj(3)", "a = Vj(1)"], "a", 1)
+    a = solve(X, X, X[:, :1], alpha=1.0)
+    np.testing.assert_array_equal(duplicate(solve)(X, X, X[:, :1], alpha=1.0), a)
+
+
 def test_print_says_what_will_be_done():
     text = str(Genred("Exp(-g * SqDist(x, y)) * b", ALIASES, axis=1))
     assert "inputs: Vi(3), Vj(3), Vj(2), Pm(1)" in text and "for i in 0 .. M" in text
@@ -220,20 +238,137 @@ def test_solving_in_float32_ends_where_rounding_does():
     x, b = rng.random((500, 2)).astype("f"), rng.random((500, 2)).astype("f")
     solve = KernelSolve("Exp(-g * SqDist(x, y)) * a", ["x=Vi(2)", "y=Vj(2)", "a=Vj(2)", "g=Pm(1)"], "a", 1)
     matrix = np.exp(-50.0 * ((x[:, None].astype(float) - x) ** 2).sum(-1)) + 0.01 * np.eye(500)
-    with pytest.warns(RuntimeWarning, match="rounding lets it get no smaller"):
+    with pytest.warns(
+        RuntimeWarning, match="rounding of float32 lets it get no smaller; raise eps, pass arrays of f"
+    ):
         a = solve(x, x, b, np.array([50.0], "f"), alpha=0.01, eps=1e-9)
     np.testing.assert_allclose(a, np.linalg.solve(matrix, b), rtol=1e-3, atol=1e-2)
     a = solve(x, x, b, np.array([50.0], "f"), alpha=0.01, eps=1e-3)
     np.testing.assert_allclose(matrix @ a, b, atol=2e-2)
 
 
-def test_what_a_recurrence_got_wrong_is_solved_again():
-    from upsweep.pairs.kernel_solve import conjugate_gradients
+def gaussian(x):
+    """A kernel of close points, which is singular but for alpha, and its matrix."""
+    squares = ((x[..., :, None, :] - x[..., None, :, :]) ** 2).sum(-1)
+    i, j = Vi(x[..., :, None, :]), Vj(x[..., None, :, :])
+    return (-i.sqdist(j)).exp(), np.exp(-squares)
 
+
+@pytest.mark.parametrize("shape, dim", [((300, 2), 1), ((300, 2), 3), ((2, 150, 1), 2)])
+def test_systems_that_take_conjugate_gradients_long_are_solved_densely(shape, dim):
+    x, b = 0.5 * data(*shape), data(*shape[:-1], dim, seed=1)
+    kernel, matrix = gaussian(x)
+    matrix += 1e-8 * np.eye(shape[-2])
+    a, info = kernel.solve(b, alpha=1e-8, return_info=True)
+    assert info.method == "dense" and info.n_products <= 100 and info.residual < 1e-6
+    np.testing.assert_allclose(matrix @ a, b, atol=1e-5)
+    a, info = kernel.solve(b, alpha=10.0, return_info=True)
+    assert info.method == "conjugate gradients" and 0 < info.n_products < 100 and info.residual < 1e-6
+    np.testing.assert_allclose(matrix @ a + 10.0 * a, b, atol=1e-4)
+
+
+def test_systems_of_many_right_hand_sides_are_solved_densely_at_once():
+    """Hazard: n / 8 products with 100 vectors take several times as long as a factorization."""
+    x, b = data(200, 2), data(200, 100, seed=1)
+    kernel, matrix = gaussian(x)
+    a, info = kernel.solve(b, alpha=1.0, return_info=True)
+    assert info.method == "dense" and info.n_products == 0
+    np.testing.assert_allclose(matrix @ a + a, b, atol=1e-8)
+    assert kernel.solve(b[:, :1], alpha=10.0, return_info=True)[1].method == "conjugate gradients"
+    with pytest.raises(ValueError, match="the arrays or their kernel have NaN"):
+        (kernel * np.nan).solve(b)
+    with pytest.raises(ValueError, match=r"b: expected shape \(2, 200, 100\), as the sum has, got \(200, 100\)"):
+        gaussian(data(2, 200, 2))[0].solve(b)
+    with pytest.raises(ValueError, match=r"alpha on its diagonal is singular, .* raise alpha"):
+        gaussian(np.zeros((200, 2)))[0].solve(b, alpha=0.0)
+
+
+def test_unknowns_of_rows_and_formulas_that_are_no_product_are_solved_densely():
+    x, b = 0.5 * data(200, 2), data(200, 1, seed=1)
+    matrix = gaussian(x)[1] + 1e-8 * np.eye(200)
+    for formula, axis in (("a * Exp(-SqDist(x, y))", 0), ("Exp(-SqDist(x, y)) * a * IntCst(1)", 0)):
+        solve = KernelSolve(formula, ["x = Vi(2)", "y = Vj(2)", "a = Vi(1)"], "a", axis)
+        a, info = solve(x, x, b, alpha=1e-8, return_info=True)
+        assert info.method == "dense"
+        np.testing.assert_allclose(matrix @ a, b, atol=1e-5)
+
+
+def test_features_that_a_matrix_mixes_are_solved_by_conjugate_gradients():
+    solve = KernelSolve(
+        "Exp(-SqDist(x, y)) * a + (a | a0) * a0", ["x = Vi(2)", "y = Vj(2)", "a = Vj(2)", "a0 = Pm(2)"], "a", 1
+    )
+    x, b = 0.5 * data(60, 2), data(60, 2, seed=1)
+    with pytest.warns(RuntimeWarning, match="rounding of float64 lets it get no smaller; raise eps, or raise a"):
+        _, info = solve(x, x, b, np.ones(2), alpha=1e-13, eps=1e-9, return_info=True)
+    assert info.method == "conjugate gradients"
+
+
+def test_the_warning_points_at_the_line_of_the_call():
+    x = data(30, 2)
+    message = "above eps=1e-06, after the last iteration; raise max_iterations, or raise alpha"
+    with pytest.warns(RuntimeWarning, match=message) as all:
+        gaussian(x)[0].solve(x, max_iterations=1)
+        KernelSolve("x * a", ["x = Vi(1)", "a = Vj(1)"], "a", 1)(x[:, :1] ** 2, x[:, :1], max_iterations=1)
+    assert [each.filename for each in all] == [__file__] * 2
+
+
+def test_long_solutions_show_their_progress(monkeypatch, capsys):
+    monkeypatch.setattr(kernel_solve, "_PROGRESS_DELAY", 0.0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    x = data(30, 2)
+    gaussian(x)[0].solve(x, alpha=0.1)
+    assert re.match(
+        r"conjugate gradients: 1 of at most 38, residual .*, eps 1e-06 \(silenced by progress=False\)\n$",
+        capsys.readouterr().err,
+    )
+    gaussian(x)[0].solve(x, alpha=0.1, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_long_solutions_show_their_progress_by_tqdm(monkeypatch, capsys):
+    bar = mock.Mock()
+    tqdm = types.SimpleNamespace(tqdm=mock.Mock(return_value=bar))
+    monkeypatch.setattr(kernel_solve, "_PROGRESS_DELAY", 0.0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: tqdm)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", tqdm)
+    gaussian(data(30, 2))[0].solve(data(30, 2), alpha=0.1)
+    tqdm.tqdm.assert_called_once_with(desc="conjugate gradients", total=38, leave=False)
+    assert bar.n > 1 and "eps 1e-06" in bar.set_postfix_str.call_args.args[0]
+    bar.close.assert_called_once_with()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_method_is_that_of_the_solution():
+    """A singular system in float32: the dense solution, rounded to float32, is worse than no step at all."""
+    x, b = data(300, 1).astype("f"), data(300, 1, seed=1).astype("f")
+    with pytest.warns(RuntimeWarning, match="rounding of float32"):
+        a, info = gaussian(x)[0].solve(b, alpha=1e-10, return_info=True)
+    residual = b - gaussian(x.astype(float))[1] @ a
+    assert info.method == "conjugate gradients"
+    np.testing.assert_allclose(info.residual, np.sqrt((residual**2).mean()), rtol=1e-3)
+
+
+def test_what_a_recurrence_got_wrong_is_solved_again():
     matrix, b, calls = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([[1.0], [2.0]]), []
 
     def apply(a):
         calls.append(a)
         return (1.01 if len(calls) <= 2 else 1.0) * (matrix @ a)
 
-    np.testing.assert_allclose(matrix @ conjugate_gradients(apply, b, 1e-12, None), b, atol=1e-11)
+    np.testing.assert_allclose(matrix @ kernel_solve.Solver(apply, None, 1e-12)(b), b, atol=1e-11)
+
+
+@pytest.mark.parametrize("option", ["dtype", "cuda_type"])
+def test_options_that_name_a_dtype_have_no_effect(option):
+    aliases = ["x = Vi(1)", "y = Vj(1)", "a = Vj(1)"]
+    x = np.array([[0.0], [1.0]])
+    for value in ("float32", "double", "auto", None):
+        product = Genred("Exp(-SqDist(x, y)) * a", aliases, axis=1, **{option: value})
+        solve = KernelSolve("Exp(-SqDist(x, y)) * a", aliases, "a", axis=1, **{option: value})
+        solution = solve(x, x, x, alpha=1.0)
+        assert solution.dtype == np.float64
+        np.testing.assert_allclose(product(x, x, solution) + solution, x, atol=1e-6)
+    for kind in (Genred, KernelSolve):
+        more = ("a",) if kind is KernelSolve else ()
+        with pytest.raises(ValueError, match=rf"^{option}: expected None or one of 'auto', .* got 'float8'"):
+            kind("Exp(-SqDist(x, y)) * a", aliases, *more, axis=1, **{option: "float8"})

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from upsweep import BlockRanges, Genred, LazyTensor, Pm, Vi, Vj
+from upsweep._compiler.formulas import adjoint
 
 M, N, D = 6, 5, 2
 
@@ -258,3 +259,27 @@ def test_derivatives_of_selects_in_formulas():
         np.testing.assert_allclose(actual, value, rtol=1e-12)
     along = Genred(f"Diff({chosen}, x, e) * y", ["x = Vi(1)", "y = Vj(1)", "e = Vi(1)"], axis=1)
     np.testing.assert_allclose(along(x, one[:1], 2 * one), 2 * expected[0], rtol=1e-12)
+
+
+def test_derivatives_are_derived_once(monkeypatch):
+    """Formulas that are written anew for each call, too."""
+    derived = []
+    original = adjoint.gradients
+    monkeypatch.setattr(adjoint, "gradients", lambda *args: derived.append(args) or original(*args))
+    generator = np.random.default_rng(5)
+
+    def call(wrt):
+        x, y = Vi(generator.random((4, 2))), Vj(generator.random((3, 2)))
+        scores = (((x - y) ** 2).sum(-1) * 1.25).sin()
+        both = [x, y]
+        scores.logsumexp(axis=1, call=False).value_and_grad(wrt=[both[n] for n in wrt])
+        scores.min(axis=1, call=False).value_and_grad(wrt=[both[n] for n in wrt])
+
+    call([0, 1])
+    assert 0 < len(derived) <= 3
+    n_derived = len(derived)
+    for _ in range(3):
+        call([0, 1])
+    assert len(derived) == n_derived
+    call([0])  # another set of gradients
+    assert len(derived) > n_derived

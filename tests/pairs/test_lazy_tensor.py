@@ -45,10 +45,53 @@ def test_arithmetic():
     np.testing.assert_allclose(*both(lambda x, y, p: x**1.7, positive=True))
 
 
-def test_multiplication_by_0_is_0():
-    assert Vi(X) * 0 == 0 and 0 * Vi(X) == 0 and 0 / Vi(X) == 0
+@pytest.mark.parametrize("product", [lambda x: 0 * x, lambda x: x * 0.0, lambda x: 0 / x, lambda x: -0.0 * x])
+def test_multiplication_by_0_keeps_the_shape(product):
+    zero = product(Vi(X[:, :1]).sqdist(Vj(Y[:, :1])))
+    assert zero.shape == (M, N)
+    np.testing.assert_array_equal((zero + Vi(X[:, :1])).sum(axis=1), N * X[:, :1] * np.ones(1))
+
+
+def test_neutral_operands_are_left_out():
     x = Vi(X)
     assert x + 0 is x and x * 1 is x and x / 1 is x and x - 0 is x and 1 * x is x
+
+
+def test_functions_of_numpy():
+    for function in (
+        lambda x, y, p: np.exp(x) + np.sqrt(abs(y)), lambda x, y, p: np.arctan2(x, y), lambda x, y, p: np.fabs(x),
+        lambda x, y, p: np.add(2.0, x), lambda x, y, p: np.subtract(P, y), lambda x, y, p: np.float32(2) / x,
+        lambda x, y, p: np.power(abs(x), 1.5), lambda x, y, p: np.clip(x, -1, 1), lambda x, y, p: np.less(P, x),
+        lambda x, y, p: np.greater_equal(0.5, x), lambda x, y, p: x % 1.0, lambda x, y, p: 0.7 % (1 + abs(y)),
+        lambda x, y, p: np.remainder(x, 0.3), lambda x, y, p: np.rint(x * 3), lambda x, y, p: np.negative(x),
+    ):  # fmt: skip
+        np.testing.assert_allclose(*both(function), rtol=1e-12, err_msg=str(function.__code__.co_firstlineno))
+    squares = ((X[:, None] - Y) ** 2).sum(-1)
+    lazy = Vi(X).sqdist(Vj(Y))
+    np.testing.assert_allclose(np.sum(lazy, axis=1)[:, 0], squares.sum(1))
+    np.testing.assert_allclose(np.mean(lazy, axis=0)[:, 0], squares.mean(0))
+    np.testing.assert_allclose(np.matmul(lazy, Y), squares @ Y)
+
+
+def test_means_and_the_largest():
+    lazy, squares = Vi(X).sqdist(Vj(Y)), ((X[:, None] - Y) ** 2).sum(-1)
+    np.testing.assert_allclose(Vi(X).mean().sum(axis=0)[0, 0], X.mean(1).sum())
+    np.testing.assert_allclose(lazy.mean(dim=1)[:, 0], squares.mean(1))
+    np.testing.assert_allclose(lazy.mean(axis=-2)[:, 0], squares.mean(1))
+    for largest, sign in ((True, -1), (False, 1)):
+        values, indices = lazy.topk(3, dim=1, largest=largest)
+        order = (sign * squares).argsort(1)[:, :3]
+        np.testing.assert_array_equal(indices, order)
+        np.testing.assert_allclose(values, np.take_along_axis(squares, order, 1))
+
+
+def test_nested_lists_are_rows():
+    assert Vi([[1, 2], [3, 4]]).sum(axis=0).tolist() == [[4, 6]]
+    assert Vj([[1.0], [3.0]]).sum(axis=1).tolist() == [[4.0]]
+
+
+def test_missing_methods_are_not_there():
+    assert not hasattr(Vi(X), "real2complex") and not hasattr(Vi(X), "sinh") and hasattr(Vi(X), "sinc")
 
 
 def test_comparisons_are_0_and_1():
@@ -93,6 +136,58 @@ def test_choices():
     np.testing.assert_allclose(dense(Vi(X).round(1))[:, 0], np.round(X, 1))
 
 
+def test_conditions_that_are_comparisons():
+    """They are 1 or 0, so that KeOps' condition, >= 0, would always hold."""
+    x, y = X[:, None], Y[None]
+    below, near = (x < y).all(-1, keepdims=True), np.abs(x - y).sum(-1, keepdims=True) < 3
+    lazy, lazy_near = (Vi(X) < Vj(Y)).min(), (Vi(X) - Vj(Y)).abs().sum() < 3
+    for condition, expected in (
+        (Vi(X) < Vj(Y), x < y), (lazy, below), (lazy_near * lazy, near & below), (1 - lazy_near, ~near),
+        (Vi(X) - Vj(Y) < 0, x < y), ((Vi(X) < Vj(Y)) - 0.5, x < y),
+        (Vi(X).step(), x + 0 * y >= 0),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(dense(condition.ifelse(Vj(Y), 2)), np.where(expected, Y, 2.0))
+    for condition, expected in ((Vi(X) < Vj(Y), x < y), (Vi(X) - Vi(X), False), (Vi(X), True)):
+        chosen = np.where(condition, Vj(Y), 2)
+        np.testing.assert_array_equal(dense(chosen), np.where(np.broadcast_to(expected, (M, N, D)), Y, 2.0))
+    with pytest.raises(ValueError, match=r"number of comparisons that hold.*compare it, as in \(condition >= 1\)"):
+        (lazy_near + lazy).ifelse(1, 0).sum(axis=1)
+
+
+def test_combined_comparisons():
+    p, q = X[:, None] < Y, X[:, None] > 0
+    a, b = Vi(X) < Vj(Y), Vi(X) > 0
+    for lazy, expected in (
+        (a & b, p & q), (a | b, p | q), (a ^ b, p ^ q), (~a, ~p), (~(a & ~b) | (a ^ b), ~(p & ~q) | (p ^ q)),
+        (np.logical_and(a, b), p & q), (np.bitwise_or(a, b), p | q), (np.logical_or(a, b), p | q),
+        (np.logical_xor(a, b), p ^ q), (np.logical_not(a), ~p), ((a | b).ifelse(1, 0), p | q),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(dense(lazy), np.broadcast_to(expected, (M, N, D)))
+    assert (~(Vi(np.full((1, 1), np.nan)) < 1)).sum(axis=1) == 1
+    np.testing.assert_allclose(dense(a | Vj(Y))[..., 0], (p * Y).sum(-1))  # a scalar product still
+
+
+def test_remainders():
+    """Rounded quotients are on the wrong side of integers: 49 * (1 / 49) < 1 in float64."""
+    numbers = np.arange(1.0, 200)[:, None]
+    expected = np.mod(numbers, numbers.T).sum(1)
+    for dtype in ("float64", "float32"):
+        x = numbers.astype(dtype)
+        for moduli in (lambda x=x: Vj(x), lambda x=x: Vj(x) * 1.0):
+            np.testing.assert_array_equal((Vi(x) % moduli()).sum(axis=1)[:, 0], expected)
+        np.testing.assert_array_equal((Vi(x) % 49).sum(axis=1), numbers % 49)
+        np.testing.assert_array_equal((Vi(x) % -49.0).sum(axis=1), numbers % -49)
+        np.testing.assert_array_equal((-Vi(x) % Vi(0 * x + 3)).sum(axis=1), -numbers % 3)
+        ends = np.array([5.0, -5.0, 0.0, np.inf, -np.inf, np.nan], dtype)
+        with np.errstate(invalid="ignore"):
+            for modulus in (np.inf, -np.inf, np.nan, 0.0, -2.5):
+                for lazy in (Vi(ends[:, None]) % modulus, Vi(ends[:, None]) % Pm(np.array([modulus], dtype))):
+                    np.testing.assert_array_equal(lazy.sum(axis=1)[:, 0], np.mod(ends, modulus))
+        assert np.isnan((Vi(ends[:, None]) % 0).sum(axis=1)).all()
+        huge = (Vi(np.array([[1e20]], dtype)) % Vj(np.array([[0.3]], dtype))).sum(axis=1)
+        assert np.isnan(huge) or 0 <= huge < 0.3
+
+
 def test_norms_and_distances():
     squares = ((X[:, None] - Y) ** 2).sum(-1, keepdims=True)
     x, y = Vi(X), Vj(Y)
@@ -101,6 +196,7 @@ def test_norms_and_distances():
     np.testing.assert_allclose(dense((x - y).norm2()), squares**0.5)
     np.testing.assert_allclose(dense((x - y).norm(-1)), squares**0.5)
     np.testing.assert_allclose(dense((x - y).norm(2)), squares**0.5)
+    np.testing.assert_allclose(dense(np.linalg.norm(x - y, axis=-1)), squares**0.5)
     np.testing.assert_allclose(dense(x | y), (X[:, None] * Y).sum(-1, keepdims=True))
     np.testing.assert_allclose(dense(x.normalize())[:, 0], X / np.linalg.norm(X, axis=1)[:, None])
     for weight in (2.5, np.abs(P), np.eye(3) + 0.1):
@@ -223,6 +319,23 @@ def test_products_with_vectors_and_matrices():
         Vi(X) @ b
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_vectors_of_integers_take_the_kernels_dtype(dtype):
+    lazy = (-Vi(X.astype(dtype)).sqdist(Vj(Y.astype(dtype)))).exp()
+    n = Y.shape[0]
+    for v in (np.arange(n), [*range(n)], np.arange(n) > 1):
+        assert (lazy @ v).dtype == dtype
+        np.testing.assert_array_equal(lazy @ v, lazy @ np.array(v, dtype))
+
+
+def test_arrays_without_axes_take_the_points_dtype():
+    squares = Vi(X.astype("f")).sqdist(Vj(Y.astype("f")))
+    for scale in (np.array(0.5), np.array(2)):
+        scaled = (squares * scale).sum(axis=1)
+        assert scaled.dtype == np.float32
+        np.testing.assert_array_equal(scaled, (squares * float(scale)).sum(axis=1))
+
+
 def test_they_are_linear_operators_for_scipy():
     linalg = pytest.importorskip("scipy.sparse.linalg")
     K = (-Vi(X).sqdist(Vj(X))).exp()
@@ -231,6 +344,11 @@ def test_they_are_linear_operators_for_scipy():
     np.testing.assert_allclose(
         linalg.eigsh(operator, k=2, return_eigenvectors=False), np.linalg.eigvalsh(expected)[-2:], rtol=1e-8
     )
+    x, b = X.astype("f"), data(M, seed=1)  # scipy's vectors are float64
+    single = linalg.aslinearoperator((-Vi(x).sqdist(Vj(x))).exp())
+    for product in (single.matvec(b), single.rmatvec(b), single.matmat(b[:, None])[:, 0]):
+        assert product.dtype == np.float32
+        np.testing.assert_allclose(product, expected @ b, rtol=1e-4, atol=1e-5)
 
 
 def test_linear_systems():
@@ -408,6 +526,15 @@ def test_dims_that_do_not_go_name_both_operands():
         (lambda: Vi(X).sum(axis=1, sum_scheme="fast"), ValueError, "sum_scheme: expected one of auto"),
         (lambda: Vi(X).min(axis=1, dtype_acc="float64"), ValueError, "dtype_acc: is for sums, not for min"),
         (lambda: Vi(X).sum(axis=1, dtype_acc="float32"), ValueError, "sums of float64 cannot be kept in float32"),
+        (lambda: np.asarray(Vi(X)), TypeError, r"of shape \(7, 1, 3\) stores no numbers.*K.sum\(axis=1\)"),
+        (lambda: np.sinh(Vi(X)), TypeError, "numpy.sinh: does not take a LazyTensor"),
+        (lambda: np.add.reduce(Vi(X)), TypeError, "numpy.add.reduce: does not take"),
+        (lambda: np.dot(X, Vi(X)), TypeError, "numpy.dot: does not take"),
+        (lambda: X @ Vi(X), TypeError, r"v @ K: .* write K\.T @ v"),
+        (lambda: Vi(X.astype(int)), TypeError, r"got dtype int64; convert it: x.astype\('float64'\)"),
+        (lambda: Vi([1, 2]), ValueError, r"got \(2,\) with axis=0"),
+        (lambda: (Vi(0, 1) * Vj(Y)).mean(axis=1), ValueError, "mean: takes arrays without ranges"),
+        (lambda: (Vi(0, 1) * Vj(Y)).topk(2, axis=1), ValueError, "topk: takes arrays"),
         (lambda: Vi(X).exp1j(), NotImplementedError, "LazyTensor.exp1j: KeOps has it, upsweep has not"),
         (lambda: Vi(X).nothing, AttributeError, "no attribute 'nothing'"),
     ],

@@ -24,11 +24,39 @@ def common_shape(named: dict[str, Any], broadcast: Callable[..., Any] = np.broad
         return broadcast(*[array.shape for array in named.values()])
     except (ValueError, RuntimeError):  # numpy's, torch's
         shapes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in named.items())
-        raise ValueError(f"shapes do not broadcast together: {shapes}") from None
+        raise ValueError(f"shapes do not broadcast together: {shapes}{missing_axes(named)}") from None
+
+
+def missing_axes(named: dict[str, Any], axis: int | None = None) -> str:
+    """The remedy for an array that has some axes of the largest one, but none for those after; "" if none is.
+
+    With `axis`, the array has to have that one.
+    """
+    whole = max((tuple(array.shape) for array in named.values()), key=len)
+    for name, array in named.items():
+        n = array.ndim
+        places = [
+            place for place in range(len(whole) - n)
+            if n and whole[place : place + n] == tuple(array.shape) and (axis is None or 0 <= axis - place < n)
+        ]  # fmt: skip
+        if len(places) == 1:
+            axes = tuple(range(places[0], places[0] + n))
+            index = ", ".join([":"] * n + ["None"] * (len(whole) - axes[-1] - 1))
+            which = f"axes {axes}" if n > 1 else f"axis {axes[0]}"
+            return f"; for one number at each index of {which}, pass {name}[{index}]"
+    return ""
+
+
+def fitting_axis(shape: Shape, whole: Shape) -> str:
+    """The remedy for a state that is as that of a scan along another axis of this shape; "" if none is."""
+    fits = [n for n in range(len(whole)) if (*whole[:n], *whole[n + 1 :]) == tuple(shape)]
+    return f"; it would fit axis={' or axis='.join(map(str, fits))}" if fits else ""
 
 
 def check_axis(axis: object, ndim: int) -> int:
     """Return the axis counted from the front."""
+    if isinstance(axis, (tuple, list)):
+        raise TypeError(f"axis: expected one integer, got {axis!r}; reshape several axes to one, or call for each")
     index = as_integer(axis, "axis")
     if not -ndim <= index < ndim:
         raise np.exceptions.AxisError(index, ndim, "axis")
@@ -36,16 +64,26 @@ def check_axis(axis: object, ndim: int) -> int:
 
 
 def check_scan_axis(axis: object, shape: Any, name: str) -> int:
-    """Return the axis of a scan over this shape, counted from the front; errors name the scanned argument."""
+    """Return the axis of a scan over this shape, counted from the front, by default the last one.
+
+    Errors name the scanned argument.
+    """
     if not shape:
         raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
-    return check_axis(axis, len(shape))
+    return check_axis(-1 if axis is None else axis, len(shape))
 
 
 def check_reset(dtype: Any, bool_dtype: Any) -> None:
     """Raise unless the dtype of resets is bool."""
     if dtype != bool_dtype:
-        raise TypeError(f"reset: expected an array of bool, got dtype {dtype}")
+        positions = (
+            "; positions, as cu_seqlens, make a mask by np.isin(np.arange(n), cu_seqlens[:-1]), those of the last "
+            "steps for reverse=True by np.isin(np.arange(n), cu_seqlens[1:] - 1)"
+        )
+        raise TypeError(
+            f"reset: expected an array of bool, got dtype {dtype}; for zeros and ones use dones > 0: convert it "
+            f"once, dones = dones > 0, before ~dones is used{positions if 'int' in str(dtype) else ''}"
+        )
 
 
 def check_state(name: str, array: Any, state_shape: Shape, dtype: Any, can_hold: CanHold) -> None:
@@ -59,9 +97,12 @@ def check_state(name: str, array: Any, state_shape: Shape, dtype: Any, can_hold:
         raise TypeError(f"{name}: {array.dtype} cannot be held by a state of dtype {dtype}")
 
 
-def state_shape_error(name: str, shape: Shape, state_shape: Shape) -> ValueError:
-    """Return the error for an initial state that does not broadcast."""
-    return ValueError(f"{name}: shape {tuple(shape)} does not broadcast to the state's {tuple(state_shape)}")
+def state_shape_error(name: str, shape: Shape, state_shape: Shape, whole: Shape) -> ValueError:
+    """Return the error for an initial state that does not broadcast; `whole` is the shape of the result."""
+    return ValueError(
+        f"{name}: shape {tuple(shape)} does not broadcast to the state's {tuple(state_shape)}"
+        f"{fitting_axis(shape, whole)}"
+    )
 
 
 def check_carry_state(
@@ -108,15 +149,17 @@ def check_count_keywords(invalid: object, return_invalid: bool, accumulate: bool
     return invalid == "drop"
 
 
-def check_keys(keys: Any, is_integral: bool, axis: object, rule: str = " according to the rule 'safe'") -> int:
-    """Return the counted axis of the keys; `rule` ends the error for keys that are no integers."""
+def check_keys(keys: Any, is_integral: bool, axis: object) -> int:
+    """Return the counted axis of the keys."""
     if axis is None and keys.ndim != 1:
-        depth = "small" if keys.ndim == 0 else "large"
-        raise ValueError(
-            f"x: object of too {depth} depth for desired array: expected 1-D without axis=, got {keys.ndim}-D"
-        )
+        flat = ".ravel() (of a DataFrame .to_numpy().ravel())"
+        shape = f"shape {tuple(keys.shape)}; use {flat} to count them all, or axis= to count along one axis"
+        raise ValueError(f"x: expected 1-D keys, got {shape if keys.ndim else 'a single number'}")
     if not is_integral:
-        raise TypeError(f"x: Cannot cast keys of dtype {keys.dtype} to integers{rule}")
+        raise TypeError(
+            f"x: expected keys of integers or bool, got dtype {keys.dtype}; convert them, or count numbers by "
+            "histogram"
+        )
     return 0 if axis is None else check_axis(axis, keys.ndim)
 
 
@@ -126,8 +169,8 @@ def check_weights(weights: Any, keys: Any) -> int | None:
         return None
     if weights.ndim != keys.ndim + 1 or weights.shape[:-1] != keys.shape:
         raise ValueError(
-            "weights: The weights and list don't have the same length: expected x's shape "
-            f"{tuple(keys.shape)}, or one axis more behind it, got {tuple(weights.shape)}"
+            f"weights: expected x's shape {tuple(keys.shape)}, or for several sums one axis more behind it, got "
+            f"{tuple(weights.shape)}"
         )
     n_sums: int = weights.shape[-1]
     return n_sums
@@ -180,6 +223,14 @@ def check_output(out: Any, shape: Any, dtype: Any, called: str = "out") -> None:
         raise shape_error(called, tuple(shape), out)
     if out.dtype != dtype:
         raise TypeError(f"{called}: expected dtype {dtype}, got {out.dtype}")
+
+
+def check_count_out(out: Any, result: Any, dtype: object) -> None:
+    """Raise, with the remedy, for an `out` whose dtype is not that of sums without `dtype`."""
+    if dtype is None and getattr(out, "dtype", result) != result:
+        raise TypeError(
+            f"out: expected dtype {result}, got {out.dtype}; pass dtype=out.dtype for sums rounded to it"
+        )
 
 
 def shape_error(name: str, shape: object, array: Any) -> ValueError:

@@ -35,6 +35,31 @@ class ArrayOps:
             raise TypeError(f"lab: expected integers, got dtype {lab.dtype}")
         return lab if lab.size else lab.astype(np.int64)
 
+    def check_sorted(self, lab: Any) -> None:
+        falls = self.to_integers(lab[1:] < lab[:-1])
+        if bool(falls.any()):
+            at = int(falls.argmax()) + 1
+            raise ValueError(
+                f"lab: expected sorted labels, got {int(lab[at])} after {int(lab[at - 1])} at {at}; sort points "
+                "and labels first: x, lab = sort_clusters(x, lab)"
+            )
+
+    def ranges(self, ranges: Any, name: str) -> Any:
+        """Check that the argument has the [start, end) of clusters."""
+        ranges = self.array(ranges)
+        if ranges.ndim != 2 or ranges.shape[1] != 2:
+            raise ValueError(
+                f"{name}: expected shape (C, 2), [start, end) of C clusters, got {tuple(ranges.shape)}"
+            )
+        wrong = self.to_integers((ranges[:, 0] < 0) | (ranges[:, 1] < ranges[:, 0]))
+        if bool(wrong.any()):
+            at = int(wrong.argmax())
+            raise ValueError(
+                f"{name}: expected [start, end) of clusters, as of cluster_ranges, got {ranges[at].tolist()} for "
+                f"cluster {at}"
+            )
+        return ranges
+
     def integers(self, x: Any) -> Any:
         return self.to_integers(self.array(x).reshape(-1))
 
@@ -46,6 +71,7 @@ class ArrayOps:
 
     def at_labels(self, totals: Any, lab: Any, name: str) -> Any:
         """Check that the argument has a number for each label."""
+        totals = self.array(totals).reshape(-1)
         n_labels = int(lab.max()) + 1 if lab.shape[0] else 0
         if n_labels > totals.shape[0]:
             raise ValueError(f"{name}: expected one for each of {n_labels} labels, got {totals.shape[0]}")

@@ -105,7 +105,7 @@ def normalise(
         try:
             scan.initial = np.broadcast_to(state, scan.state_shape)
         except ValueError:
-            raise checks.state_shape_error("initial", state.shape, scan.state_shape) from None
+            raise checks.state_shape_error("initial", state.shape, scan.state_shape, shape) from None
     return scan
 
 

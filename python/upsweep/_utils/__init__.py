@@ -1,1 +1,1 @@
-"""Helpers without knowledge of arrays, used by all layers: integers, LRU cache, progress bar, docstrings."""
+"""Helpers without knowledge of arrays, for all layers: integers, LRU cache, progress bar, docstrings, names."""

@@ -22,6 +22,10 @@ class LRUCache(Generic[Key, Value]):
         self._maxsize, self._lock = maxsize, threading.Lock()
         self._entries: OrderedDict[Key, Value] = OrderedDict()
 
+    def __reduce__(self) -> tuple[type[LRUCache[Key, Value]], tuple[int]]:
+        """Pickles and copies are empty: entries, such as compiled code, are built again where they are used."""
+        return type(self), (self._maxsize,)
+
     def get(self, key: Key) -> Value | None:
         """Return the value of `key`, or None. Takes no lock: both operations on the mapping are atomic."""
         value = self._entries.get(key)

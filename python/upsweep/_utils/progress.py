@@ -1,10 +1,16 @@
-"""What commands print: tables, and a progress bar on stderr, shown on terminals after the first second."""
+"""What commands print: tables, and a progress bar on stderr, shown on terminals after the first second.
+
+Long calls of the library show theirs by `CallProgress`.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 _WIDTH = 30
 _DELAY = 1.0  # seconds before the bar is drawn
@@ -32,6 +38,40 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         if self._drawn:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+
+class CallProgress:
+    """The progress of a call after `delay` seconds: by tqdm if that is installed, else one line on stderr."""
+
+    def __init__(self, label: str, delay: float) -> None:
+        self._label, self._end = label, time.monotonic() + delay
+        self._bar: Any = None
+        self._drawn = False
+
+    def __enter__(self) -> CallProgress:
+        return self
+
+    def update(self, done: int, total: int, note: str) -> None:
+        """Show `done` of at most `total` units of work, and a note."""
+        if time.monotonic() < self._end:
+            return
+        if self._bar is None and not self._drawn and importlib.util.find_spec("tqdm") is not None:
+            self._bar = importlib.import_module("tqdm.auto").tqdm(desc=self._label, total=total, leave=False)
+        if self._bar is not None:
+            self._bar.n = done
+            self._bar.set_postfix_str(note)  # draws, as often as tqdm allows
+        elif sys.stderr.isatty() or not self._drawn:
+            end = "\r" if sys.stderr.isatty() else "\n"
+            sys.stderr.write(f"{self._label}: {done} of at most {total}, {note} (silenced by progress=False){end}")
+            sys.stderr.flush()
+            self._drawn = True
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif self._drawn and sys.stderr.isatty():
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
 

@@ -11,8 +11,8 @@
           _backends.run_pairs, _torch.pairs, _dask.pairs
 
 `ranges` is `BlockRanges`, the block-sparse sets of pairs; `block_intervals` has their arrays, and constructs them.
-`printing` is the text of expressions and reductions. Formulas themselves, and the code generated
-for them, are in `_compiler`. Start reading in `function`.
+`printing` is the text of expressions and reductions; `protocols` leads functions of numpy and torch to methods.
+Formulas themselves, and the code generated for them, are in `_compiler`. Start reading in `function`.
 """
 
 from upsweep.pairs.genred import Genred, generic_argkmin, generic_argmin, generic_logsumexp, generic_sum

@@ -9,6 +9,7 @@ shapes and dtypes.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ _SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
 _SCHEMES = ("auto", "direct_sum", "block_sum", "kahan_scheme")
 _BACKENDS = ("auto", "CPU", "GPU", "GPU_1D", "GPU_2D")
 _HALF = ("float16", "bfloat16")
+_DTYPE_NAMES = ("auto", "float16", "float32", "float64", "half", "float", "double")  # the last of older KeOps
 
 
 def check_accumulator(
@@ -53,6 +55,17 @@ def check_accumulator(
     if dtype_acc != "auto" and reduction not in _SUMS:
         raise ValueError(f"dtype_acc: is for sums, not for {reduction}; leave it at 'auto'")
     return "float64" if use_double_acc and reduction in _SUMS else dtype_acc
+
+
+def check_dtypes(**options: Any) -> None:
+    """Raise for options without effect, `dtype` and `cuda_type`, that do not name a dtype."""
+    for option, value in options.items():
+        if value is not None and value not in _DTYPE_NAMES:
+            names = ", ".join(map(repr, _DTYPE_NAMES))
+            raise ValueError(
+                f"{option}: expected None or one of {names}, got {value!r}; the arrays determine the dtype, leave "
+                "it out"
+            )
 
 
 def check_k(value: Any, name: str, reduction_op: str) -> int:
@@ -274,6 +287,7 @@ class PairFunction:
     ) -> BoundCall:  # fmt: skip
         """The checked call of arrays of numpy, or of a device."""
         ordinal = _arrays.check_device(device)
+        _arrays.refuse_labels(**{each.name: x for each, x in zip(self.inputs, arrays)})
         operands = {each.name: _native(_arrays.as_operand(x, each.name)) for each, x in zip(self.inputs, arrays)}
         placement = _arrays.common_placement({**operands})
         if placement is not None:
@@ -301,8 +315,8 @@ class PairFunction:
         sizes, padded = self.measure(arrays)
 
         def intervals(rows: str) -> Any:
-            n_entries = int(np.prod(sizes.batch, dtype=np.int64))
-            blocks = as_ranges(ranges, sizes.n_i, sizes.n_j, n_entries)
+            n_entries = math.prod(sizes.batch)
+            blocks = None if ranges is None else as_ranges(ranges, sizes.n_i, sizes.n_j, n_entries)
             return None if blocks is None else blocks.for_batch(rows, sizes.n_i, sizes.n_j, n_entries)
 
         return PairProblem(self.of(dtype), sizes, intervals, n_threads), padded
@@ -330,7 +344,8 @@ class PairFunction:
         for each, array in zip(self.inputs, arrays):
             n_own = 1 if each.kind == "p" else 2
             if array.ndim < n_own:
-                raise shape_error(each.name, "(dim,)" if n_own == 1 else "(n, dim)", array)
+                expected, remedy = ("(dim,)", "[x]") if n_own == 1 else ("(n, dim)", "x[:, None]")
+                raise ValueError(f"{shape_error(each.name, expected, array)}; write {remedy}")
             if array.shape[-1] != each.dim:
                 raise ValueError(
                     f"{each.name}: expected {each.dim} features, as in the formula, got shape {tuple(array.shape)}"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from upsweep._compiler.formulas.nodes import KINDS, Node, variable, variables
 from upsweep._compiler.formulas.parser import parse, parse_aliases, reduction_name
 from upsweep._utils.examples import with_example
-from upsweep.pairs.function import Input, PairFunction, check_accumulator, check_k
+from upsweep.pairs.function import Input, PairFunction, check_accumulator, check_dtypes, check_k
 from upsweep.pairs.gradients import value_and_grad
 from upsweep.pairs.printing import describe
 
@@ -33,8 +33,8 @@ class Genred:
         "KMin", "ArgKMin", "KMin_ArgKMin".
     axis : {0, 1}
         0 reduces over rows, i; 1 over columns, j.
-    dtype, cuda_type : ignored
-        The arrays determine the dtype.
+    dtype, cuda_type : {"auto", "float16", "float32", "float64", "half", "float", "double"}, optional
+        Without effect, as in KeOps: the arrays determine the dtype.
     opt_arg : int, optional
         K of the "KMin" family.
     formula2 : str, optional
@@ -51,7 +51,8 @@ class Genred:
     Raises
     ------
     ValueError
-        The text is no formula, alias or reduction; the nearest names are suggested.
+        The text is no formula, alias or reduction; the nearest names are suggested. An option has a value that is
+        not listed.
 
     Examples
     --------
@@ -77,6 +78,7 @@ class Genred:
         k = check_k(opt_arg, "opt_arg", reduction_op) if "kmin" in name else 0
         if reduction_op == "LogSumExpWeight" and formula2 is None:
             raise ValueError("formula2: LogSumExpWeight takes the formula of a weight")
+        check_dtypes(dtype=dtype, cuda_type=cuda_type)
         accumulator = check_accumulator(name, dtype_acc, use_double_acc, sum_scheme)
         inputs, nodes = _parsed([formula] if formula2 is None else [formula, formula2], aliases)
         weight = nodes[1] if len(nodes) > 1 else None

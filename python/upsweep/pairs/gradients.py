@@ -18,7 +18,6 @@ import numpy as np
 
 from upsweep import _arrays, bincounts
 from upsweep._compiler.formulas import adjoint
-from upsweep._compiler.formulas.nodes import Node, variable
 from upsweep._utils.integers import as_integer
 from upsweep.pairs.function import BoundCall, PairFunction, PairProblem, Sizes
 
@@ -43,7 +42,7 @@ def value_and_grad(
                 f"{placement.library.name}"
             )
         with contextlib.nullcontext() if placement is None else placement.library.on(placement.ordinal):
-            gradients = _Gradients(function, bound, xp)
+            gradients = _Gradients(function, bound, xp, tuple(positions))
             return function.shaped(gradients.results), tuple(map(gradients.at, positions))
 
     return function.dispatch(
@@ -64,7 +63,7 @@ def _check_positions(wrt: Sequence[int], n_inputs: int) -> list[int]:
 class _Gradients:
     """The results and the gradients of one call; `xp` has numpy's functions for its arrays."""
 
-    def __init__(self, function: PairFunction, bound: BoundCall, xp: Any) -> None:
+    def __init__(self, function: PairFunction, bound: BoundCall, xp: Any, positions: tuple[int, ...]) -> None:
         self.function, self.xp, self.problem = function, xp, bound.problem
         self.reduction, self.sizes = bound.problem.reduction, bound.problem.sizes
         self.arguments = bound.arguments
@@ -77,6 +76,11 @@ class _Gradients:
         _, self.arrays = function.measure(bound.arguments)
         self.results = self._run(self.problem, self.arrays)
         self.cotangent = self._check(bound.cotangent)
+        self._pullbacks = dict(
+            adjoint.pullbacks(self.reduction, positions, len(self.arrays))
+            if function.reduction in adjoint.SUMS
+            else ()
+        )
 
     def _run(self, problem: PairProblem, arrays: Sequence[Array]) -> tuple[Array, ...]:
         return problem.run(arrays if self.is_lazy else [_arrays.as_operand(array, "array") for array in arrays])
@@ -95,15 +99,14 @@ class _Gradients:
 
     def at(self, position: int) -> Array:
         """The gradient in the input at a position."""
-        of = adjoint.variable_at(self.reduction, position)
         argument = self.arguments[position]
-        if of is None:
-            return self.xp.zeros_like(argument)
-        if self.function.reduction in adjoint.SUMS:
-            pulled = self.problem.with_reduction(adjoint.pullback(self.reduction, of, len(self.arrays)))
-            (gradient,) = self._run(pulled, [*self.arrays, self.cotangent, *self._residuals])
+        if self.function.reduction not in adjoint.SUMS:
+            gradient = self._of_extreme(position)
+        elif position in self._pullbacks:
+            pullback = self.problem.with_reduction(self._pullbacks[position])
+            (gradient,) = self._run(pullback, [*self.arrays, self.cotangent, *self._residuals])
         else:
-            gradient = self._of_extreme(of)
+            return self.xp.zeros_like(argument)
         axes = adjoint.broadcast_axes(gradient.shape, self.arrays[position].shape)
         if axes:
             gradient = gradient.sum(axis=axes, keepdims=True, dtype=np.float64).astype(gradient.dtype)
@@ -123,37 +126,35 @@ class _Gradients:
         """+inf instead of the -inf of rows without pairs, so that exp(F - inf) = 0."""
         return self.xp.where(log_totals == -np.inf, np.inf, log_totals).astype(log_totals.dtype, copy=False)
 
-    def _of_extreme(self, of: Node) -> Array:
+    def _of_extreme(self, position: int) -> Array:
         """The gradients of the selected pairs, one for each row, feature and rank among the K smallest."""
-        kind, batch = of.static[1], self.sizes.batch
+        (_, kind, own_dim), batch = self.function.inputs[position], self.sizes.batch
         n_rows, n_columns = self.sizes[:2] if self.reduction.rows == "i" else self.sizes[1::-1]
         k, dim = max(self.function.k, 1), self.reduction.formula.dim
         indices = self._indices.reshape(*batch, n_rows, k, dim)
         cotangents = self.cotangent.reshape(indices.shape)
         by_column = kind not in ("p", self.reduction.rows)
-        total = self.xp.zeros((*batch, n_columns if by_column else n_rows, of.dim), self.cotangent.dtype)
+        total = self.xp.zeros((*batch, n_columns if by_column else n_rows, own_dim), self.cotangent.dtype)
         if n_columns == 0:
             return total
         for feature in range(dim):
             columns = indices[..., feature].reshape(*batch, n_rows * k)
             paired = adjoint.at_selected_pairs(self.reduction, feature)
-            own = variable(of.static[0], of.dim, "p" if kind == "p" else "i")
-            if own not in paired.variables:
+            pullback = dict(adjoint.pullbacks(paired, (position,), len(self.arrays))).get(position)
+            if pullback is None:
                 continue
-            arrays = [self._at_pairs(array, position, columns, k) for position, array in enumerate(self.arrays)]
+            arrays = [self._at_pairs(array, at, columns, k) for at, array in enumerate(self.arrays)]
             weights = cotangents[..., feature].reshape(*batch, n_rows * k, 1)
             missing = columns[..., None] < 0  # no pair was selected; the formula's value may be anything
             weights = self.xp.where(missing, 0, weights).astype(self.cotangent.dtype, copy=False)
-            pulled = PairProblem(
-                adjoint.pullback(paired, own, len(arrays)), Sizes(n_rows * k, 1, batch), lambda rows: None,
-                self.problem.n_threads,
-            )  # fmt: skip
-            (part,) = self._run(pulled, [*arrays, weights])
+            sizes = Sizes(n_rows * k, 1, batch)
+            problem = PairProblem(pullback, sizes, lambda rows: None, self.problem.n_threads)
+            (part,) = self._run(problem, [*arrays, weights])
             part = self.xp.where(missing, 0, part).astype(total.dtype, copy=False)
             if by_column:
                 total = total + self._scatter_sum(part, columns, total.shape)
             else:
-                total = total + part.reshape(*batch, n_rows, k, of.dim).sum(-2)
+                total = total + part.reshape(*batch, n_rows, k, own_dim).sum(-2)
         return total
 
     @cached_property

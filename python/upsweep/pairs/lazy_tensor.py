@@ -44,7 +44,7 @@ class LazyTensor(Reductions):
 
         - (M, 1, D): M rows of D features, indexed by i; (1, N, D): N columns, indexed by j; (1, 1, D): parameters.
           Leading dimensions are a batch, and broadcast;
-        - (M, D) with `axis` 0, or (N, D) with `axis` 1: rows or columns;
+        - (M, D) with `axis` 0, or (N, D) with `axis` 1: rows or columns, also as nested lists;
         - (D,), a list of numbers or a number: parameters. An int is a constant of the formula.
 
         Or a symbolic variable (index, D, axis), whose array is an argument of the reduction's call.
@@ -97,6 +97,8 @@ class LazyTensor(Reductions):
             raise TypeError(f"x: expected real numbers, got {x!r}")
         elif isinstance(x, int):
             self._op, self._args, self._static, self.ndim, self._meta = "constant", (), (float(x),), 1, NO_ARRAYS
+        elif isinstance(x, list) and (axis in (0, 1) or any(isinstance(each, (list, tuple)) for each in x)):
+            self._array(np.asarray(x, np.float64), axis)
         elif isinstance(x, (float, np.integer, np.floating, list)):
             self._parameters(x, axis)
         else:
@@ -123,9 +125,11 @@ class LazyTensor(Reductions):
         self._leaf(Leaf(numbers, "p", len(numbers)), NO_ARRAYS)
 
     def _array(self, x: Any, axis: int | None) -> None:
+        dtype = _FLOATS.get(x.dtype) if type(x) is np.ndarray else None  # dtype.name is slow
+        if dtype is None and not _arrays.any_torch(x):
+            _arrays.refuse_labels(x=x)
         if not hasattr(x, "shape") or not hasattr(x, "dtype"):
             raise TypeError(f"x: expected an array, a number or a list of numbers, got {_arrays.type_name(x)}")
-        dtype = _FLOATS.get(x.dtype) if type(x) is np.ndarray else None  # dtype.name is slow
         if dtype is None:
             dtype = x.dtype.name if isinstance(x.dtype, np.dtype) else str(x.dtype).rpartition(".")[2]
         if dtype.startswith("complex"):
@@ -134,7 +138,8 @@ class LazyTensor(Reductions):
                 "and imaginary parts as two formulas"
             )
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
-            raise TypeError(f"x: expected float32 or float64, got dtype {dtype}")
+            remedy = "x.to(torch.float64)" if _arrays.any_torch(x) else "x.astype('float64')"
+            raise TypeError(f"x: expected float32 or float64, got dtype {dtype}; convert it: {remedy}")
         if axis not in (None, 0, 1, 2):
             raise ValueError(f"axis: expected 0, 1 or 2, got {axis}")
         shape = tuple(x.shape)
@@ -161,6 +166,7 @@ class LazyTensor(Reductions):
                 "x: expected shape (..., M, 1, D), (..., 1, N, D) or (..., 1, 1, D); (M, D) with axis=0 or (N, D) "
                 f"with axis=1; or (D,) for parameters; got {shape}"
                 + ("" if axis is None else f" with axis={axis}")
+                + _shape_remedy(shape, axis)
             )
         shape = tuple(x.shape)
         if shape[-1] == 0:
@@ -217,8 +223,17 @@ class LazyTensor(Reductions):
         """The product with a vector (N,) or a matrix (..., N, D), for formulas of dim 1."""
         if self.ndim != 1:
             raise ValueError(f"K @ v: expected K of dim 1, got shape {self.shape}")
-        if not hasattr(v, "shape") or len(v.shape) == 0:
-            raise TypeError(f"v: expected an array of shape (N,) or (..., N, D), got {_arrays.type_name(v)}")
+        if not _arrays.any_torch(v):
+            _arrays.refuse_labels(v=v)
+        if isinstance(v, list) and self._meta.location in (None, "numpy"):
+            v = np.asarray(v)
+        if isinstance(v, np.ndarray) and v.dtype.kind in "biu":
+            v = v.astype(self.dtype or "float64")
+        if not hasattr(v, "shape") or len(v.shape) == 0 or isinstance(v, LazyTensor):
+            kind, remedy = _arrays.type_name(v), "; make it one of K's library and dtype" * isinstance(v, list)
+            if isinstance(v, LazyTensor):
+                kind, remedy = "LazyTensor", "; a product with v of each column is (K * v).sum(axis=1)"
+            raise TypeError(f"v: expected an array of shape (N,) or (..., N, D), got {kind}{remedy}")
         flat = len(v.shape) == 1
         columns = LazyTensor((v[:, None] if flat else v)[..., None, :, :], axis=1)
         n_j = 1 if self.nj is None else self.nj
@@ -230,27 +245,30 @@ class LazyTensor(Reductions):
 
     @_shows("K.matvec(np.array([1.0, 1.0]))", "array([4., 8.])")
     def matvec(self, v: Any) -> Any:
-        """``K @ v``, by scipy's name."""
-        return self @ v
+        """``K @ v``, by scipy's name: v is converted to K's dtype, as scipy's vectors are float64."""
+        return self @ (self._as_own_dtype(v) if hasattr(v, "dtype") else v)
 
     @_shows("K.rmatvec(np.array([1.0, 1.0]))", "array([3., 9.])")
     def rmatvec(self, v: Any) -> Any:
         """``K.T @ v``, by scipy's name."""
-        return self.T @ v
+        return self.T.matvec(v)
 
     def solve(self, other: Any, var: Any = None, call: bool = True, **kwargs: Any) -> Any:
-        """The solution a of ``sum_j K(i, j) * a_j + alpha * a_i = other_i``, by conjugate gradients.
+        """The solution a of ``sum_j K(i, j) * a_j + alpha * a_i = other_i``.
+
+        By conjugate gradients, and by a dense matrix where these are slower; see the notes of `KernelSolve`.
 
         Parameters
         ----------
-        other : array (M, D) or LazyTensor of rows
+        other : array (..., M, D) or LazyTensor of rows
             The right-hand side.
         var : LazyTensor, optional
             A symbolic variable in which the formula is linear; by default the formula is multiplied by one.
         call : bool
             False returns a function of the arrays of symbolic variables.
         **kwargs
-            `alpha`, `eps`, `max_iterations`, `ranges` and others of `KernelSolve`.
+            Of a call of `KernelSolve`: `alpha`, added to the diagonal (1e-10); `eps`, the root mean square of the
+            residual to reach (1e-6); `max_iterations`; `ranges`; `progress=False` for silence; `return_info`.
 
         Examples
         --------
@@ -291,7 +309,10 @@ class LazyTensor(Reductions):
         """The right-hand side of `solve`, and the axis, "i" or "j", that indexes it."""
         if not isinstance(other, LazyTensor) and len(getattr(other, "shape", ())) < 2:
             shape = getattr(other, "shape", type(other).__name__)
-            raise ValueError(f"other: expected an array of shape (..., M, D), got {shape}")
+            remedy = "; write K.solve(b[:, None])" if len(getattr(other, "shape", ())) == 1 else ""
+            raise ValueError(f"other: expected an array of shape (..., M, D), got {shape}{remedy}")
+        if not isinstance(other, LazyTensor) and len(other.shape) > 2 and other.shape[-2] != 1:
+            other = other[..., :, None, :]
         right = other if isinstance(other, LazyTensor) else LazyTensor(other, axis=0)
         if right._op is not None or right._args[0].kind == "p":
             raise ValueError("other: expected an array of rows, or a LazyTensor of one")
@@ -301,6 +322,22 @@ class LazyTensor(Reductions):
         if None not in (n_rows, n_columns) and n_rows != n_columns:
             raise ValueError(f"other: has {n_rows} rows, and the matrix is of shape {self.shape}")
         return right, rows
+
+
+def _shape_remedy(shape: tuple[int, ...], axis: int | None) -> str:
+    """How to pass an array of this shape, after a message."""
+    n_axes = len(shape)
+    if n_axes == 1:
+        return "; write x[:, None] for one number in each row"
+    if n_axes == 2 and axis is None and shape[0] == 1 < shape[1]:
+        return "; write Vj(x.T), or x[None, :, None], for one number in each column, Vi(x.T) in each row"
+    if n_axes > 2 and axis in (0, 1):
+        return f"; write LazyTensor(x[..., {(':, None, :', 'None, :, :')[axis]}]) for a batch"
+    if n_axes == 2 and axis is None:
+        return "; write Vi(x) for rows, Vj(x) for columns"
+    if n_axes == 2:
+        return "; parameters are one vector, rows are Vi(x), columns Vj(x)"
+    return ""
 
 
 def _location(x: Any) -> str | None:

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
+
+from upsweep import _arrays
 from upsweep._compiler.formulas import nodes, ops
 from upsweep._compiler.formulas.nodes import text
 from upsweep._utils.examples import named, with_example
 from upsweep._utils.integers import as_integer
+from upsweep.pairs import protocols
 from upsweep.pairs.expression import NO_ARRAYS, Expression, Leaf, Meta, build, flatten, join_meta, postorder
+from upsweep.pairs.protocols import COMPARISONS, REMEDIES
 from upsweep.pairs.ranges import BlockRanges, same_ranges
 
-# Methods of KeOps that this package does not have: NotImplementedError instead of AttributeError.
+# Methods of KeOps that this package does not have.
 _UNSUPPORTED = {
     "real", "imag", "angle", "conj", "real2complex", "imag2complex", "exp1j", "trace_operator",
 }  # fmt: skip
+
+
+class MissingMethodError(AttributeError, NotImplementedError):
+    """A method of KeOps that this package does not have; an AttributeError, so that `hasattr` is False."""
 
 
 def _shows(call: str, result: str) -> Callable[..., Any]:
@@ -69,18 +79,13 @@ def _same(x: Any) -> Any:
     return x
 
 
-def _zero(x: Any) -> int:
-    return 0
-
-
-_FACTORS: dict[float, Callable[[Any], Any]] = {0: _zero, 1: _same, -1: operator.neg}
+_FACTORS: dict[float, Callable[[Any], Any]] = {1: _same, -1: operator.neg}
 
 
 class Operations(Expression):
     """Arithmetic, functions, norms, indexing and derivatives."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # so that numpy arrays as left operands call the reflected operators
     __hash__ = object.__hash__
 
     # ---- construction ------------------------------------------------------------------------------------------
@@ -100,7 +105,16 @@ class Operations(Expression):
         if type(value) is float:  # a parameter, so that formulas that differ in it share compiled code
             return self._new(None, (Leaf([value], "p", 1),), (), 1, NO_ARRAYS)
         lazy_tensor: Any = type(self)
+        if getattr(value, "shape", None) == () and not isinstance(value, np.generic):
+            value = self._as_own_dtype(value)
         return lazy_tensor(value)
+
+    def _as_own_dtype(self, array: Any) -> Any:
+        """An array of real numbers in the dtype of this expression's arrays; a tensor keeps its gradient."""
+        own, name = self._meta.dtype, str(array.dtype).rpartition(".")[2]
+        if own is None or name == own or not name.startswith(("float", "bfloat", "int", "uint", "bool")):
+            return array
+        return array.to(getattr(sys.modules["torch"], own)) if _arrays.any_torch(array) else array.astype(own)
 
     def _apply(self, op: str, *others: Any, static: tuple[Any, ...] = (), reverse: bool = False) -> Any:
         """The operation on this and other expressions; the dim is that of the table of operations."""
@@ -115,6 +129,8 @@ class Operations(Expression):
         if len(args) == 2 and row.elementwise and args[0].ndim == args[1].ndim:
             dim = self.ndim
         else:
+            if self.ndim == 1 and (row.elementwise or row.dim is ops.contraction):
+                self._refuse_vectors(others)
             try:
                 dim = row.dim(tuple([arg.ndim for arg in args]), static)
             except ops.DimError:  # `make` raises the error that quotes the operands
@@ -126,6 +142,28 @@ class Operations(Expression):
             if arg.ranges is not None or arg.backend is not None:
                 result._adopt_settings(arg)
         return result
+
+    def _refuse_vectors(self, values: tuple[Any, ...]) -> None:
+        """Raise for vectors with as many numbers as there are rows or columns, which would be parameters.
+
+        Each pair would get a vector of results. `Pm` says that this is meant. The same holds for as many numbers
+        as a batch dimension has entries.
+        """
+        batch = self._meta.batch or ()
+        for value in values:
+            shape: Any = (len(value),) if isinstance(value, list) else getattr(value, "shape", ())
+            n = shape[0] if len(shape) == 1 and not isinstance(value, Expression) else 1
+            if n > 1 and n in (self._meta.ni, self._meta.nj):
+                raise ValueError(
+                    f"a vector w of {n} numbers is {n} parameters of each pair; for one number of each column "
+                    "write Vj(w[:, None]), of each row Vi(w[:, None]), for parameters Pm(w)"
+                )
+            if n > 1 and n in batch:
+                nones = ", None" * (3 + batch[::-1].index(n))
+                raise ValueError(
+                    f"a vector w of {n} numbers is {n} parameters of each pair; for one number per batch write "
+                    f"LazyTensor(w[:{nones}]), for parameters Pm(w)"
+                )
 
     def _adopt_settings(self, operand: Any) -> None:
         """Take over `ranges` and `backend` of an operand; those of two operands have to agree."""
@@ -146,7 +184,7 @@ class Operations(Expression):
                     meta = join_meta(meta, arg._meta)
                 except (TypeError, ValueError) as error:
                     written = " and ".join(self._texts(*args))
-                    raise type(error)(f"in {op} of {written}: {error}") from None
+                    raise type(error)(f"in {op} of {written}: {error}{_shapes(args, error)}") from None
         return meta
 
     def _text(self, limit: int | None = None) -> str:
@@ -160,10 +198,31 @@ class Operations(Expression):
 
     def __getattr__(self, name: str) -> Any:
         if name in _UNSUPPORTED:
-            raise NotImplementedError(f"LazyTensor.{name}: KeOps has it, upsweep has not")
+            raise MissingMethodError(f"LazyTensor.{name}: KeOps has it, upsweep has not", name=name, obj=self)
+        if name in REMEDIES:
+            raise AttributeError(f"LazyTensor has no {name}; write {REMEDIES[name]}", name=name, obj=self)
         known = [] if name.startswith("_") else [each for each in dir(type(self)) if not each.startswith("_")]
-        near = ops.suggestion(name, known)
+        near = ops.suggestion(name, known, cutoff=0.8)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
+
+    # ---- functions of numpy and torch --------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        return protocols.call("numpy", name, inputs, keywords)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, keywords: dict[str, Any]) -> Any:
+        return protocols.call("numpy", function.__name__, args, keywords)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return protocols.call("torch", function.__name__, args, kwargs or {})
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(
+            f"a LazyTensor of shape {self.shape} stores no numbers and is no array: reduce it, as in K.sum(axis=1)"
+            ", or take K @ numpy.eye(N) of a small one"
+        )
 
     # ---- arithmetic --------------------------------------------------------------------------------------------
 
@@ -174,11 +233,14 @@ class Operations(Expression):
     __mul__ = _operator("mul", _FACTORS)
     __rmul__ = _operator("mul", _FACTORS, reverse=True)
     __truediv__ = _operator("div", {1: _same})
-    __rtruediv__ = _operator("div", {0: _zero, 1: lambda x: x._apply("inverse")}, reverse=True)
+    __rtruediv__ = _operator("div", {1: lambda x: x._apply("inverse")}, reverse=True)
 
     def __or__(self, other: Any, reverse: bool = False) -> Any:
-        """``x | y``: the scalar product of features."""
+        """``x | y``: the scalar product of features; of two comparisons, 1 where one of them holds."""
         other = self._lift(other)
+        n_comparisons = (self._op in COMPARISONS) + (other._op in COMPARISONS)
+        if n_comparisons == 2 or (n_comparisons == 1 and self.ndim == other.ndim == 1):
+            return self._one_of(other)
         if other.ndim != self.ndim:
             written = " | ".join(self._texts(self, other))
             raise ValueError(f"in {written}: expected operands of the same dim, got {self.ndim} and {other.ndim}")
@@ -199,12 +261,55 @@ class Operations(Expression):
 
     __rpow__ = _operator("powf", reverse=True)
 
+    def __floordiv__(self, other: Any) -> NoReturn:
+        raise TypeError("//: is not defined for LazyTensors; write (x / y).floor()")
+
+    __rfloordiv__ = __floordiv__
+
+    def __rmatmul__(self, other: Any) -> NoReturn:
+        raise TypeError("v @ K: is not defined for LazyTensors; write K.T @ v")
+
+    def __mod__(self, other: Any) -> Any:
+        return self.mod(other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._lift(other).mod(self)
+
     @_shows("Vi(0, 3).power(2).formula", "'Square(Var(0,3,0))'")
     def power(self, other: Any) -> Any:
         """``x ** other``: an integer, a number or an expression."""
         return self**other
 
     # ---- comparisons: 1 where they hold, else 0 ----------------------------------------------------------------
+
+    def _number_that_hold(self, symbol: str, other: Any) -> Any:
+        """The sum of two comparisons; raises unless both are some."""
+        other = self._lift(other)
+        for each in (self, other):
+            if each._op not in COMPARISONS:
+                written = each._text(80)
+                raise TypeError(
+                    f"{symbol}: expected comparisons of LazyTensors, got {written}; compare it, as in (x > 0)"
+                )
+        return self + other
+
+    def _one_of(self, other: Any) -> Any:
+        return self._number_that_hold("|", other) >= 1
+
+    @_shows("((Vi(0, 1) < Vj(1, 1)) & (Vi(0, 1) > 0)).shape", "(1, 1)")
+    def __and__(self, other: Any) -> Any:
+        """``(x < y) & (y < z)``: 1 where both comparisons hold, else 0."""
+        return self._number_that_hold("&", other) >= 2
+
+    def __xor__(self, other: Any) -> Any:
+        """``(x < y) ^ (y < z)``: 1 where one comparison holds and the other does not, else 0."""
+        return self._number_that_hold("^", other) == 1
+
+    def __invert__(self) -> Any:
+        """``~(x < y)``: 1 where the comparison does not hold, NaN included, else 0."""
+        return self._number_that_hold("~", self) == 0
+
+    __rand__, __rxor__ = __and__, __xor__
 
     __eq__ = _operator("eq")
     __ne__ = _operator("ne")
@@ -214,7 +319,18 @@ class Operations(Expression):
     __ge__ = _operator("le", reverse=True)
 
     def __bool__(self) -> bool:
-        raise TypeError(f"{self._text(80)!r} has a value for each pair (i, j), and is neither true nor false")
+        raise TypeError(
+            f"{self._text(80)!r} has a value for each pair (i, j), and is neither true nor false; combine "
+            "comparisons by &, | and ~, each in parentheses"
+        )
+
+    def __float__(self) -> NoReturn:
+        raise TypeError(f"a LazyTensor of shape {self.shape} is no number: reduce it, as in K.sum(axis=1)")
+
+    def __len__(self) -> NoReturn:
+        raise TypeError(f"a LazyTensor has no length; its shape is {self.shape}")
+
+    __iter__ = None  # else Python would iterate by indices, until the first error
 
     # ---- functions of each feature -----------------------------------------------------------------------------
 
@@ -249,20 +365,33 @@ class Operations(Expression):
         return self._apply("round", static=(other,))
 
     @_shows("Vi(0, 3).clamp(0, 1).formula", "'ClampInt(Var(0,3,0),0,1)'")
-    def clamp(self, other1: Any, other2: Any) -> Any:
-        """x limited to [other1, other2]."""
+    def clamp(self, other1: Any = None, other2: Any = None, min: Any = None, max: Any = None) -> Any:
+        """x limited to [other1, other2], by torch's names `min` and `max`; one of them may be left out."""
+        other1, other2 = min if other1 is None else other1, max if other2 is None else other2
+        if other2 is None:
+            if other1 is None:
+                raise TypeError("clamp: expected min, max or both, got none")
+            return (self < other1).ifelse(other1, self)
+        if other1 is None:
+            return (self > other2).ifelse(other2, self)
         if type(other1) is int and type(other2) is int:
             return self._apply("clampint", static=(other1, other2))
         return self._apply("clamp", other1, other2)
 
     @_shows("Vi(0, 3).ifelse(Vj(1, 3), 0).formula", "'IfElse(Var(0,3,0),Var(1,3,1),0)'")
     def ifelse(self, other1: Any, other2: Any) -> Any:
-        """`other1` where x >= 0, else `other2`."""
+        """`other1` where x >= 0, else `other2`; if x is a comparison, such as ``x < y``, where it holds."""
         return self._apply("ifelse", other1, other2)
 
     @_shows("Vi(0, 3).mod(2).formula", "'Mod(Var(0,3,0),2,0)'")
     def mod(self, modulus: Any, offset: Any = 0) -> Any:
-        """x modulo `modulus`, in [offset, offset + modulus)."""
+        """x modulo `modulus`, in [offset, offset + modulus), as `numpy.mod` within the rounding of x.
+
+        Where abs(x / modulus) is above 2**24 in float32, 2**53 in float64, x has too few digits to tell, and the
+        result is NaN or rounded.
+        """
+        if type(modulus) is int and modulus == 0:
+            modulus = 0.0  # a parameter: products with a constant 0 are 0, NaN or not
         return self._apply("mod", modulus, offset)
 
     # ---- norms and distances -----------------------------------------------------------------------------------
@@ -281,11 +410,20 @@ class Operations(Expression):
     )
 
     @_shows("Vi(0, 3).norm(-1).formula", "'Sqrt(Sum(Square(Var(0,3,0))))'")
-    def norm(self, dim: int) -> Any:
-        """`norm2`; `dim` is the last axis."""
+    def norm(self, dim: int | None = None, axis: int | None = None, p: float = 2) -> Any:
+        """`norm2`, over the last axis, the features, ``norm(-1)``; `axis` is numpy's name of `dim`.
+
+        With p=1 it is the sum of the absolute values.
+        """
+        dim = axis if dim is None else dim
         if dim not in (-1, self.dim() - 1):
-            raise ValueError(f"dim: norms are over the last axis, {self.dim() - 1}, got {dim}")
-        return self.norm2()
+            raise ValueError(
+                f"dim: norms are over the features, axis {self.dim() - 1} or -1, got {dim}; over columns write "
+                "(x**2).sum(axis=1) and take the square root"
+            )
+        if p not in (1, 2):
+            raise ValueError(f"p: expected 1 or 2, got {p!r}; write (x.abs()**p).sum(-1) ** (1 / p)")
+        return self.norm2() if p == 2 else self.abs()._apply("sum")
 
     @_shows("Vi(0, 3).weightedsqdist(Vj(1, 3), 2).formula", "'2 * Sum(Square((Var(0,3,0) - Var(1,3,1))))'")
     def weightedsqdist(self, g: Any, s: Any) -> Any:
@@ -347,8 +485,8 @@ class Operations(Expression):
     @_shows("LazyTensor.concatenate((Vi(0, 3), Vj(1, 2))).formula", "'Concat(Var(0,3,0),Var(1,2,1))'")
     def concatenate(tuple_of_lt: tuple[Any, ...], axis: int = -1) -> Any:
         """The features of all tensors; `axis` is the last one."""
-        if not isinstance(tuple_of_lt, tuple) or not tuple_of_lt:
-            raise ValueError("tuple_of_lt: expected a tuple of LazyTensors")
+        if not isinstance(tuple_of_lt, (tuple, list)) or not tuple_of_lt:
+            raise ValueError("tuple_of_lt: expected a tuple or list of LazyTensors")
         first = tuple_of_lt[0]
         if axis not in (-1, first.dim() - 1):
             raise ValueError(
@@ -360,7 +498,7 @@ class Operations(Expression):
 
     @staticmethod
     @_shows("LazyTensor.cat((Vi(0, 3), Vj(1, 2)), -1).formula", "'Concat(Var(0,3,0),Var(1,2,1))'")
-    def cat(tuple_of_lt: tuple[Any, ...], dim: int) -> Any:
+    def cat(tuple_of_lt: tuple[Any, ...], dim: int = -1) -> Any:
         """`concatenate`, by torch's name."""
         return Operations.concatenate(tuple_of_lt, dim)
 
@@ -472,6 +610,17 @@ class Operations(Expression):
         if self.ndim != 1:
             raise ValueError(f"laplacian: expected a formula of dim 1, got {self.ndim}: {self._text(80)}")
         return self._derivative("laplacian", 1, _variable(var))
+
+
+def _shapes(args: tuple[Any, ...], error: Exception) -> str:
+    """Which of the operands are arrays of which shapes, behind an error in their dtypes or devices."""
+    arrays = [arg._args[0].array for arg in args if arg._op is None]
+    shapes = [
+        f"an array of shape {tuple(array.shape)} and dtype {array.dtype}"
+        for array in arrays
+        if hasattr(array, "shape")
+    ]
+    return f" (here {', '.join(shapes)})" if shapes and isinstance(error, TypeError) else ""
 
 
 def _variable(expression: Any) -> Any:

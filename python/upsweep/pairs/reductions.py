@@ -7,7 +7,7 @@ nodes. Methods of which KeOps has two names are created by `_reduction`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from upsweep._compiler.formulas.nodes import KINDS
 from upsweep._compiler.formulas.parser import reduction_name
@@ -23,6 +23,13 @@ _functions: LRUCache[Any, PairFunction] = LRUCache(1024)
 _FORMULA_KEYWORDS = ("dtype_acc", "use_double_acc", "sum_scheme")
 _CALL_KEYWORDS = ("backend", "device_id", "ranges", "out", "n_threads", "method")
 _IGNORED_KEYWORDS = ("enable_chunks", "use_fast_math", "optional_flags")  # hints for KeOps' compiler
+
+
+class ValuesAndIndices(NamedTuple):
+    """The results of `topk`, and of torch's functions `min` and `max`, by torch's names."""
+
+    values: Any
+    indices: Any
 
 
 def take_formula_options(keywords: dict[str, Any]) -> dict[str, Any]:
@@ -167,9 +174,9 @@ class Reductions(Operations):
         """
         name = reduction_name(reduction_op)
         axis = dim if axis is None else axis
-        if axis is None:
-            raise ValueError("axis: expected the number of an axis of pairs")
         n_batch = self.dim() - 3
+        if axis is None:
+            raise ValueError(f"axis: expected {n_batch} (rows) or {n_batch + 1} (columns), got none")
         pair_axis = as_integer(axis, "axis") - n_batch
         if axis < 0:
             pair_axis += self.dim()
@@ -177,14 +184,18 @@ class Reductions(Operations):
             raise ValueError(f"axis: expected {n_batch} (rows) or {n_batch + 1} (columns), got {axis}")
         k = check_k(opt_arg, "K", reduction_op) if "kmin" in name else 0
         options = take_formula_options(kwargs) if kwargs else {}
-        for keyword in kwargs:
-            if keyword not in _CALL_KEYWORDS:
+        for keyword in list(kwargs):
+            if keyword in ("keepdim", "keepdims"):
+                if not kwargs.pop(keyword):
+                    raise ValueError(f"{keyword}: results keep the last axis; for the first column write [..., 0]")
+            elif keyword not in _CALL_KEYWORDS:
                 known = ", ".join(_CALL_KEYWORDS + _FORMULA_KEYWORDS)
                 raise TypeError(f"{keyword}: is no keyword of a reduction; there are {known}")
         dtype_acc = check_accumulator(name, **options) if options else "auto"
         roots: tuple[Any, ...] = (self,)
         meta = self._meta
         if other is not None:
+            self._refuse_vectors((other,))
             roots = self, self._lift(other)
             meta = self._join(reduction_op, roots)
         function, leaves = function_of(roots, name, "j" if pair_axis == 0 else "i", k, dtype_acc)
@@ -197,6 +208,54 @@ class Reductions(Operations):
 
     sum = _feature_reduction("Sum", "sum", "The sum")
     sum_reduction = _reduction("Sum", "sum_reduction", "The sum")
+
+    def mean(self, axis: int = -1, dim: int | None = None, **kwargs: Any) -> Any:
+        """The mean over features (the default), rows or columns: ``mean(axis=1)`` for each row, over its columns.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> Vi(np.zeros((1, 1))).sqdist(Vj(np.array([[3.0], [1.0]]))).mean(axis=1)
+        array([[5.]])
+        """
+        axis = axis if dim is None else dim
+        total = self.sum(axis=axis, **kwargs)
+        if axis in (-1, self.dim() - 1):
+            return total / self.ndim
+        if isinstance(total, PendingReduction) or kwargs.get("ranges", self.ranges) is not None:
+            raise ValueError("mean: takes arrays without ranges; divide the sum by the number of pairs")
+        return total / self._shape[axis]
+
+    def topk(
+        self, k: int, axis: int | None = None, dim: int | None = None, largest: bool = True, **kwargs: Any
+    ) -> Any:
+        """The k largest values over rows or columns in decreasing order, and their indices, as `torch.topk`.
+
+        NaN comes last, not first as torch's. With ``largest=False`` the smallest in increasing order, as
+        `Kmin_argKmin`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> Vi(np.zeros((1, 1))).sqdist(Vj(np.array([[3.0], [1.0], [2.0]]))).topk(2, axis=1)
+        ValuesAndIndices(values=array([[9., 4.]]), indices=array([[0, 2]]))
+        """
+        smallest = (-self if largest else self).Kmin_argKmin(k, axis=axis, dim=dim, **kwargs)
+        if isinstance(smallest, PendingReduction):
+            if not largest:
+                return smallest
+            raise ValueError("topk: takes arrays; (-K).Kmin_argKmin(k, axis) can be called with them later")
+        values, indices = smallest
+        return ValuesAndIndices(-values if largest else values, indices)
+
+    def _extremes(self, name: str, axis: Any, **kwargs: Any) -> Any:
+        """``torch.min(x, dim)`` or ``torch.max(x, dim)``."""
+        if axis in (-1, self.dim() - 1):
+            return ValuesAndIndices(getattr(self, name)(), getattr(self, f"arg{name}")())
+        both = getattr(self, f"{name}_arg{name}")(axis=axis, **kwargs)
+        return both if isinstance(both, PendingReduction) else ValuesAndIndices(*both)
 
     def logsumexp(self, axis: int | None = None, dim: int | None = None, weight: Any = None, **kwargs: Any) -> Any:
         """``log(sum(exp(x) * weight))`` over rows or columns, without overflow.
@@ -238,8 +297,8 @@ class Reductions(Operations):
     argmax_reduction = _reduction("ArgMax", "argmax_reduction", "The index of the maximum")
     min_argmin = _reduction("Min_ArgMin", "min_argmin", "The minimum, and its index,")
     max_argmax = _reduction("Max_ArgMax", "max_argmax", "The maximum, and its index,")
-    Kmin = _k_reduction("KMin", "Kmin", "The K smallest values in increasing order; +inf where there are fewer.")
-    argKmin = _k_reduction("ArgKMin", "argKmin", "The int64 indices of the K smallest; -1 where there are fewer.")
+    Kmin = _k_reduction("KMin", "Kmin", "The K smallest values, increasing, NaN last; +inf where there are fewer.")
+    argKmin = _k_reduction("ArgKMin", "argKmin", "The int64 indices of `Kmin`; -1 where there are fewer values.")
     Kmin_argKmin = _k_reduction("KMin_ArgKMin", "Kmin_argKmin", "The K smallest values, and their indices.")
     min_argmin_reduction = _alias("Min_ArgMin", "min_argmin")
     max_argmax_reduction = _alias("Max_ArgMax", "max_argmax")

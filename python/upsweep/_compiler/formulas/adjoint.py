@@ -9,18 +9,22 @@ reads the cotangent, and the residuals of exponential sums, as row variables tha
     position n + 2  of "sumsoftmaxweight" the result
 
 Gradients are sums over pairs, so they have gradients themselves. `pairs.gradients` (numpy, cupy, dask) and
-`_torch.pairs` evaluate these reductions.
+`_torch.pairs` evaluate these reductions, at each call anew; they are derived once and cached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import reduce, wraps
+from typing import Any, TypeVar
 
-from upsweep._compiler.formulas.derivative import differential, gradient
+from upsweep._compiler.formulas.derivative import differential, gradients
 from upsweep._compiler.formulas.nodes import Node, make, substitute, variable, variables, zero
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
+from upsweep._utils.lru_cache import LRUCache
+
+Result = TypeVar("Result")
 
 SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
 """Reductions whose derivative depends on all pairs; that of an extreme depends on the selected pairs only."""
@@ -28,9 +32,15 @@ SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
 DIFFERENTIABLE = (*SUMS, "min", "max", "kmin", "min_argmin", "max_argmax", "kmin_argkmin")
 
 
-def variable_at(reduction: PairReduction, position: int) -> Node | None:
-    """The variable at a position; None if the reduction does not read that array."""
-    return next((v for v in reduction.variables if v.static[0] == position), None)
+def _cached(derive: Callable[..., Result]) -> Callable[..., Result]:
+    """A derivation of hashable arguments, cached; torch.compile warns of `functools.lru_cache`, and ignores it."""
+    cache: LRUCache[Any, Result] = LRUCache(512)
+
+    @wraps(derive)
+    def cached(*args: Any) -> Result:
+        return cache.get_or_build(args, lambda: derive(*args))
+
+    return cached
 
 
 def broadcast_axes(gradient: Sequence[int], array: Sequence[int]) -> tuple[int, ...]:
@@ -42,22 +52,33 @@ def broadcast_axes(gradient: Sequence[int], array: Sequence[int]) -> tuple[int, 
     return tuple(axis for axis in range(len(gradient) - 1) if wide[axis] == 1 and gradient[axis] != 1)
 
 
-def pullback(reduction: PairReduction, of: Node, n_arrays: int) -> PairReduction:
-    """The sum over pairs that is the gradient with respect to the variable `of`.
+@_cached
+def pullbacks(
+    reduction: PairReduction, positions: tuple[int, ...], n_arrays: int
+) -> tuple[tuple[int, PairReduction], ...]:
+    """The sums over pairs that are the gradients with respect to the arrays at some positions, by position.
 
-    The gradient of a parameter is summed over columns only; the caller sums its rows.
+    Arrays that the reduction does not read are left out. The gradient of a parameter is summed over columns only;
+    the caller sums its rows.
     """
-    dim = outputs(reduction)[0][0]
-    cotangent = variable(n_arrays, dim, reduction.rows)
+    of = tuple(v for v in reduction.variables if v.static[0] in positions)
+    cotangent = variable(n_arrays, outputs(reduction)[0][0], reduction.rows)
     if reduction.reduction == "sum":
-        formula = gradient(reduction.formula, of, cotangent)
+        formulas = gradients(reduction.formula, of, cotangent)
     else:
-        formula = _of_exponentials(reduction, of, cotangent, n_arrays)
-    rows = reduction.rows if of.static[1] == "p" else of.static[1]
-    return replace(reduction, formula=formula, reduction="sum", weight=None, rows=rows)
+        formulas = _of_exponentials(reduction, of, cotangent, n_arrays)
+    return tuple(
+        (v.static[0], replace(
+            reduction, formula=formula, reduction="sum", weight=None,
+            rows=reduction.rows if v.static[1] == "p" else v.static[1],
+        ))
+        for v, formula in zip(of, formulas)
+    )  # fmt: skip
 
 
-def _of_exponentials(reduction: PairReduction, of: Node, cotangent: Node, n_arrays: int) -> Node:
+def _of_exponentials(
+    reduction: PairReduction, of: tuple[Node, ...], cotangent: Node, n_arrays: int
+) -> tuple[Node, ...]:
     weight, values = reduction.weight, reduction.formula
     if reduction.reduction == "logsumexp":
         total = variable(n_arrays + 1, cotangent.dim, reduction.rows)
@@ -70,20 +91,26 @@ def _of_exponentials(reduction: PairReduction, of: Node, cotangent: Node, n_arra
         part = make("exp", make("sub", values, total))
         share = make("mul", part, cotangent)
         inner = make("mul", part, make("scalprod", cotangent, make("sub", weight, mean)))
-    formula = gradient(values, of, inner)
-    if weight is not None and of in variables(weight):
-        if weight.dim == 1 and share.dim > 1:
-            share = make("sum", share)
-        formula = make("add", formula, gradient(weight, of, share))
-    return formula
+    formulas = gradients(values, of, inner)
+    weighted = () if weight is None else tuple(v for v in of if v in variables(weight))
+    if weight is None or not weighted:
+        return formulas
+    if weight.dim == 1 and share.dim > 1:
+        share = make("sum", share)
+    of_weight = dict(zip(weighted, gradients(weight, weighted, share)))
+    return tuple(
+        make("add", formula, of_weight[v]) if v in of_weight else formula for v, formula in zip(of, formulas)
+    )
 
 
-def pushforward(reduction: PairReduction, moving: Sequence[Node], n_arrays: int) -> PairReduction:
-    """The sum over pairs that is the tangent of the result for tangents of the variables `moving`.
+@_cached
+def pushforward(reduction: PairReduction, positions: tuple[int, ...], n_arrays: int) -> PairReduction:
+    """The sum over pairs that is the tangent of the result for tangents of the arrays at some positions.
 
     The tangents are variables of the same kinds from position n on; the residuals of exponential sums follow them,
     in the order of `pullback`.
     """
+    moving = [v for v in reduction.variables if v.static[0] in positions]
     tangents = [variable(n_arrays + place, v.dim, v.static[1]) for place, v in enumerate(moving)]
     weight, values, n_known = reduction.weight, reduction.formula, n_arrays + len(moving)
     change = _tangent(values, moving, tangents)
@@ -109,11 +136,13 @@ def _tangent(formula: Node, moving: Sequence[Node], tangents: Sequence[Node]) ->
     return reduce(lambda a, b: make("add", a, b), parts) if parts else zero(formula.dim)
 
 
+@_cached
 def log_total(reduction: PairReduction) -> PairReduction:
     """The log of a softmax's denominator, log(sum(exp(F)))."""
     return replace(reduction, reduction="logsumexp", weight=None)
 
 
+@_cached
 def at_selected_pairs(reduction: PairReduction, feature: int) -> PairReduction:
     """One feature of the formula at selected pairs: row and column variables both become row variables."""
     formula = reduction.formula

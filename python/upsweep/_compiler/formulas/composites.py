@@ -84,7 +84,7 @@ def _bspline(knots: Node, x: Node, order: int) -> Node:
     return basis
 
 
-_MAX_CELLS = 400  # of a table of soft alignments; a cell is about 20 instructions
+_MAX_CELLS = 2500  # of a table of soft alignments; a cell is about 20 instructions, that of a gradient 45
 
 
 def _softdtw_dim(widths: tuple[int, ...], static: Static) -> int:

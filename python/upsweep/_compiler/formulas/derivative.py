@@ -9,8 +9,10 @@ contributes 0, even where its derivative is infinite or NaN.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.cotangents import Cotangents, Rule, pull_back, widened
 from upsweep._compiler.formulas.nodes import Node, constant, make, operation, variable, variables, zero
 from upsweep._compiler.formulas.numpy_semantics import tensordot_loops
@@ -27,16 +29,22 @@ def gradient(formula: Node, of: Node, cotangent: Node | None = None) -> Node:
     >>> gradient(make("exp", make("neg", make("sqdist", x, y))), x, e)
     ((-2) * (Var(2,1,0) * Exp(-SqDist(Var(0,3,0),Var(1,3,1))))) * (Var(0,3,0) - Var(1,3,1))
     """
+    return gradients(formula, (of,), cotangent)[0]
+
+
+def gradients(formula: Node, of: tuple[Node, ...], cotangent: Node | None = None) -> tuple[Node, ...]:
+    """The `gradient` with respect to each of some variables, by one reverse pass."""
     if cotangent is None and formula.dim == 1:
         cotangent = constant(1)
     if cotangent is None or cotangent.dim not in (1, formula.dim):
         actual = "none" if cotangent is None else f"{cotangent!r} of dim {cotangent.dim}"
         raise ValueError(f"the gradient of {formula!r} takes a cotangent of dim {formula.dim}, not {actual}")
-    if of.op != "variable":
-        raise ValueError(f"gradients are taken of variables, not of {of!r}")
+    for each in of:
+        if each.op != "variable":
+            raise ValueError(f"gradients are taken of variables, not of {each!r}")
     formula = simplify(formula)  # first: subexpressions shared with the derivative are then the same nodes
-    (result,) = pull_back({formula: widened(cotangent, formula.dim)}, (of,), RULES, "ifelse")
-    return zero(of.dim) if result is None else simplify(result)
+    results = pull_back({formula: widened(cotangent, formula.dim)}, of, RULES, "ifelse")
+    return tuple(zero(each.dim) if result is None else simplify(result) for each, result in zip(of, results))
 
 
 def differential(formula: Node, of: Node, tangent: Node) -> Node:
@@ -105,7 +113,10 @@ def _div(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
 
 
 def _powf(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
-    lower = make("powf", a, make("sub", b, constant(1)))
+    # b * a**(b - 1) is 0 where b is 0, also at an `a` of 0, whose inverse is infinite, and at NaN.
+    is_number = make("lt", constant(0), make("abs", a))
+    is_constant = make("mul", make("eq", b, constant(0)), _not(is_number))
+    lower = make("powf", a, make("add", make("sub", b, constant(1)), is_constant))
     log = make("log", make("add", a, make("eq", a, constant(0))))  # log is 0 at 0, the limit of log(a) * a**b
     return make("mul", g, make("mul", b, lower)), make("mul", g, make("mul", log, value))
 
@@ -115,7 +126,8 @@ def _asin(x: Node) -> Node:
 
 
 def _atan2(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
-    scaled = make("div", g, make("add", make("square", a), make("square", b)))
+    square = make("add", make("square", a), make("square", b))
+    scaled = make("div", g, make("add", square, make("eq", square, constant(0))))  # both 0: no direction, 0
     return make("mul", scaled, b), _minus(make("mul", scaled, a))
 
 
@@ -149,12 +161,14 @@ def _select(g: Node, value: Node, condition: Node, a: Node, b: Node, op: str = "
 
 
 def _mod(g: Node, value: Node, x: Node, modulus: Node, offset: Node) -> Cotangents:
-    turns = make("floor", make("div", make("sub", x, offset), modulus))
+    turns = make("round", make("div", make("sub", x, value), modulus), static=(0,))
     return g, _minus(make("mul", g, turns)), None
 
 
 def _pow(value: Node, x: Node) -> Node:
     (exponent,) = value.static
+    if exponent == 0:  # 0 * x**-1 would be NaN at 0
+        return constant(0)
     return _scaled(exponent, make("pow", x, static=(exponent - 1,)))
 
 
@@ -197,6 +211,10 @@ def _tensordot(g: Node, value: Node, a: Node, b: Node) -> Cotangents:
         cotangent(b, shape_b, of_a, of_b, dict(zip(axes_b, axes_a))),
         cotangent(a, shape_a, of_b, of_a, dict(zip(axes_a, axes_b))),
     )
+
+
+def _none(g: Node, value: Node, *args: Node) -> Cotangents:
+    return (None,) * len(args)
 
 
 RULES: dict[str, Rule] = {
@@ -245,7 +263,7 @@ RULES: dict[str, Rule] = {
     "tensordot": _tensordot,
     **dict.fromkeys(
         ("sign", "step", "floor", "round", "diffclampint", "eq", "ne", "lt", "le", "argmax", "argmin", "one_hot"),
-        lambda g, value, *args: (None,) * len(args),
+        _none,
     ),
 }
 """The vector-Jacobian product of each operation, a function of the cotangent, the node and its operands."""
@@ -268,7 +286,42 @@ def _logaddexp(g: Node, value: Node, x: Node, y: Node) -> Cotangents:
     return first, make("sub", g, first)
 
 
+def _hypot(g: Node, value: Node, x: Node, y: Node) -> Cotangents:
+    """In proportion to the sides; 0 where both are 0."""
+    scale = operation("where", make("eq", value, constant(0)), constant(0), make("div", g, value))
+    return make("mul", scale, x), make("mul", scale, y)
+
+
+def _fmod(g: Node, value: Node, x: Node, y: Node) -> Cotangents:
+    """x - n y, with n the quotient without its fraction, found from the value."""
+    return g, _minus(make("mul", g, operation("rint", make("div", make("sub", x, value), y))))
+
+
+def _copysign(g: Node, value: Node, x: Node, y: Node) -> Cotangents:
+    return operation("where", make("eq", value, x), g, _minus(g)), None
+
+
+def _not_square(x: Node) -> Node:
+    """1 - x^2, as a product, which loses no bits near 1."""
+    return make("mul", _not(x), make("add", constant(1), x))
+
+
 SCALAR_RULES: dict[str, Rule] = {
-    **RULES, "where": _select, "minimum": _extreme_of_two, "maximum": _extreme_of_two, "logaddexp": _logaddexp,
+    **RULES, **dict.fromkeys(ops.INTEGER, _none), "where": _select, "minimum": _extreme_of_two,
+    "maximum": _extreme_of_two, "logaddexp": _logaddexp,
+    "exp2": _times(lambda value, x: _scaled(math.log(2), value)),
+    "expm1": _times(lambda value, x: make("exp", x)),
+    "log2": lambda g, value, x: (make("div", _scaled(1 / math.log(2), g), x),),
+    "log10": lambda g, value, x: (make("div", _scaled(1 / math.log(10), g), x),),
+    "log1p": lambda g, value, x: (make("div", g, make("add", constant(1), x)),),
+    "tan": _times(lambda value, x: make("add", constant(1), make("square", value))),
+    "sinh": _times(lambda value, x: operation("cosh", x)),
+    "cosh": _times(lambda value, x: operation("sinh", x)),
+    "asinh": _times(lambda value, x: make("rsqrt", make("add", constant(1), make("square", x)))),
+    "acosh": _times(lambda value, x: make("rsqrt", _minus(_not_square(x)))),
+    "atanh": lambda g, value, x: (make("div", g, _not_square(x)),),
+    "erf": _times(lambda value, x: _scaled(2 / math.sqrt(math.pi), make("exp", _minus(make("square", x))))),
+    "sigmoid": _times(lambda value, x: make("mul", value, _not(value))),
+    "hypot": _hypot, "fmod": _fmod, "copysign": _copysign, "rint": _none,
 }  # fmt: skip
-"""The rules of the operations of recurrences, those of `ops.SCALAR` included."""
+"""The rules of the operations of recurrences, those of `ops.SCALAR` and `ops.INTEGER` included."""

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from upsweep._compiler.formulas import ops
@@ -43,7 +43,7 @@ class Node:
     __slots__ = ("__weakref__", "args", "dim", "kinds", "op", "static")
     op: str  # a row of `ops.TABLE`, or "variable", "constant", "zero"
     args: tuple[Node, ...]
-    static: Static  # of "pow" the exponent, of "variable" (position, kind), of "constant" (value,)
+    static: Static  # of "pow" the exponent, of "variable" (position, kind, ...), of "constant" (value,)
     dim: int  # the number of features
     kinds: frozenset[str]  # of the variables that it reads: "i", "j", "p"
 
@@ -145,14 +145,44 @@ def make(op: str, *args: Node, static: Static = ()) -> Node:
     if row.expand is not None:
         expanded: Node = row.expand(*args, *static)
         return expanded
+    if op == "ifelse":
+        args = (_threshold(args[0]), *args[1:])
     return intern(op, args, static, dim)
 
 
+def _threshold(condition: Node) -> Node:
+    """The condition of an "ifelse", minus 0.5 if it is a comparison or composed of comparisons.
+
+    These are 1 or 0, so that the condition of KeOps, >= 0, would always hold. Raises ValueError for sums of them,
+    which may be meant as "or" as well as "and".
+    """
+    todo, counts = [condition], False
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        args = node.args[1:] if node.op == "sub" and node.args[0] is constant(1) else node.args
+        if node.op in ops.COUNTING:
+            counts = True
+        elif node.op not in ops.LOGICAL and args is node.args:
+            return condition
+        if node.op not in ops.TRUTH_VALUES:
+            todo += [arg for arg in args if arg not in seen]
+            seen.update(args)
+    if counts:
+        raise ValueError(
+            f"in IfElse({text(condition, limit=200)},...): the condition is a number of comparisons that hold, "
+            "and never below 0; compare it, as in (condition >= 1)"
+        )
+    return make("sub", condition, constant(0.5))
+
+
 def operation(op: str, *args: Node) -> Node:
-    """The node of an operation on numbers: of `ops.TABLE`, or of `ops.SCALAR`, which only recurrences have."""
-    if op not in ops.SCALAR:
+    """The node of an operation on numbers: of `ops.TABLE`, or of `ops.SCALAR` or `ops.INTEGER`, which only
+    recurrences have.
+    """
+    if op not in ops.SCALAR and op not in ops.INTEGER:
         return make(op, *args)
-    assert len(args) == ops.SCALAR[op][0]
+    assert len(args) == ops.arity(op)
     return intern(op, args, (), 1)
 
 
@@ -167,15 +197,15 @@ def plain(number: Any) -> Any:
 def order(*roots: Node) -> list[Node]:
     """All nodes of a graph in topological order, each once: operands before their users, the roots included."""
     visited: dict[Node, None] = {}
-    stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(root.args)) for root in reversed(roots)]
+    stack = [*reversed(roots)]
     while stack:
-        node, rest = stack[-1]
-        operand = next((arg for arg in rest if arg not in visited), None)
-        if operand is None:
+        node = stack[-1]
+        missing = [arg for arg in node.args if arg not in visited]
+        if missing:
+            stack += reversed(missing)
+        else:
             visited[node] = None
             stack.pop()
-        else:
-            stack.append((operand, iter(operand.args)))
     return list(visited)
 
 
@@ -269,7 +299,7 @@ def key_text(*roots: Node) -> str:
 
 def _line(node: Node, args: list[str]) -> str:
     if node.op == "variable":
-        position, kind = node.static
+        position, kind, *_ = node.static
         return f"Var({position},{node.dim},{KINDS.index(kind)})"
     if node.op == "zero":
         return f"Zero({node.dim})"
@@ -279,7 +309,8 @@ def _line(node: Node, args: list[str]) -> str:
         return f"-{args[0]}"
     if node.op in _INFIX:
         return f"({args[0]} {_INFIX[node.op]} {args[1]})"
-    return f"{ops.TABLE[node.op].keops}({','.join([*args, *map(_static, node.static)])})"
+    name = ops.TABLE[node.op].keops if node.op in ops.TABLE else node.op  # of recurrences alone
+    return f"{name}({','.join([*args, *map(_static, node.static)])})"
 
 
 def _static(value: object) -> str:

@@ -30,6 +30,17 @@ def round_half_away(x: Array, digits: int) -> Array:
     return np.copysign(whole + (magnitude - whole >= 0.5), x) / scale
 
 
+def erf(x: Any) -> Array:
+    """The error function, which numpy lacks, by C's."""
+    x = np.asarray(x)
+    return np.fromiter(map(math.erf, x.ravel().tolist()), x.dtype, x.size).reshape(x.shape)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x))."""
+    return 1 / (1 + np.exp(-x))
+
+
 def clamp(x: Array, low: Any, high: Any) -> Array:
     """x limited to [low, high]; NaN stays NaN."""
     return np.where(x < low, low, np.where(x > high, high, x)).astype(x.dtype)
@@ -119,3 +130,9 @@ def tensordot(
     product = np.einsum(a, [Ellipsis, *names_a], b, [Ellipsis, *names_b], [Ellipsis, *result])
     pairs = product.shape[: product.ndim - len(result)]
     return product.reshape(*pairs, math.prod(product.shape[len(pairs) :]))
+
+
+def lookup(place: Array, *words: int) -> Array:
+    """The entries of a table, given as its bits, at places."""
+    result: Array = np.array(words, np.int64).view(np.float64)[place.astype(int)]
+    return result

@@ -9,7 +9,8 @@ A dim rule takes the operands' dims and the static arguments, and returns the re
 
 Names, argument orders and conventions are those of KeOps' formulas: step(0) = 1, sign(0) = 0, rsqrt(0) = 0,
 sinxdivx(0) = 1, xlogx(0) = 0, ifelse(c, a, b) is a where c >= 0, halves are rounded away from zero, comparisons
-are 1 or 0, argmax and argmin are the first of equal features or the first NaN, matrices are row-major.
+are 1 or 0, argmax and argmin are the first of equal features or the first NaN, matrices are row-major. Unlike
+KeOps', an ifelse whose condition is a comparison is a where that holds, and 49 mod 49 is 0 in any dtype.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ register(
     elementwise, 2,
 )  # fmt: skip
 register("ifelse", "IfElse", 3, lambda condition, a, b: np.where(condition >= 0, a, b))
-register("mod", "Mod", 3, lambda x, modulus, offset: x - modulus * np.floor((x - offset) / modulus))
+register("mod", "Mod", 3, lambda x, modulus, offset: np.mod(x - offset, modulus) + offset)
 register("eq", "Equal", 2, m.comparison(np.equal))
 register("ne", "NotEqual", 2, m.comparison(np.not_equal))
 register("lt", "LessThan", 2, m.comparison(np.less))
@@ -226,25 +227,56 @@ register("tensorprod", "TensorProd", 2, m.outer, outer)
 register("tensordot", "TensorDot", 2, m.tensordot, tensordot, 4, n_optional=1)
 
 
+# How conditions are composed of comparisons: operations whose results are 1 or 0, those that keep that, and sums.
+TRUTH_VALUES = frozenset({"eq", "ne", "lt", "le", "step", "one_hot", "diffclampint"})
+LOGICAL = TRUTH_VALUES | {"mul", "max", "min", "square", "elem", "extract", "concat"}
+COUNTING = frozenset({"add", "sum", "scalprod"})
+
+
 # Operations on numbers that only recurrences have, and that follow numpy: their arity and numpy function. Extremes
 # propagate NaN, and comparisons with NaN are false.
 SCALAR: dict[str, tuple[int, Callable[..., Any]]] = {
     "where": (3, lambda condition, a, b: np.where(condition != 0, a, b)),
     "minimum": (2, np.minimum), "maximum": (2, np.maximum), "logaddexp": (2, np.logaddexp),
+    **{op: (1, getattr(np, op)) for op in ("exp2", "expm1", "log2", "log10", "log1p", "tan", "sinh", "cosh")},
+    "rint": (1, np.rint), "asinh": (1, np.arcsinh), "acosh": (1, np.arccosh), "atanh": (1, np.arctanh),
+    "erf": (1, m.erf), "sigmoid": (1, m.sigmoid), "hypot": (2, np.hypot), "fmod": (2, np.fmod),
+    "copysign": (2, np.copysign),
 }  # fmt: skip
+
+# Operations on integers, whose values are the bits of words; only recurrences have them. Arithmetic wraps around,
+# division rounds down and is 0 by 0, shifts by 64 and more bits leave the sign or 0. The static arguments of
+# "wrap" are the bits of a narrower integer, and whether it has a sign; those of the lookups are the words of a
+# table, whose entry at a number they are. The number is one of 0, 1, ... up to the last place.
+INTEGER_COMPARISONS = ("ieq", "ine", "ilt", "ile", "unsigned_ilt", "unsigned_ile")
+INTEGER: dict[str, int] = {
+    **dict.fromkeys(("iadd", "isub", "imul", "iand", "ior", "ixor", "ishl", "ishr", "unsigned_ishr"), 2),
+    **dict.fromkeys(("idiv", "imod", "unsigned_idiv", "unsigned_imod", *INTEGER_COMPARISONS), 2),
+    **dict.fromkeys(("to_float", "unsigned_to_float", "to_integer", "wrap", "lookup", "integer_lookup"), 1),
+}
+"""Their numbers of operands."""
+
+
+def arity(name: str) -> int:
+    """The number of operands of an operation."""
+    if name in INTEGER:
+        return INTEGER[name]
+    return SCALAR[name][0] if name in SCALAR else TABLE[name].arity
 
 
 def numpy_function(name: str) -> Callable[..., Any]:
     """The numpy function of an operation that is not composite."""
+    if name == "lookup":
+        return m.lookup
     function = SCALAR[name][1] if name in SCALAR else TABLE[name].numpy
     assert function is not None, f"{name} is a composite operation"
     return function
 
 
-def suggestion(name: str, known: list[str]) -> str:
-    """``; did you mean X?`` for the nearest known name, or nothing."""
+def suggestion(name: str, known: list[str], cutoff: float = 0.6) -> str:
+    """``; did you mean X?`` for the nearest known name, or nothing; `cutoff` is how near, at most 1."""
     folded = {k.lower().replace("_", ""): k for k in known}
-    near = difflib.get_close_matches(name.lower().replace("_", ""), list(folded), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name.lower().replace("_", ""), list(folded), n=1, cutoff=cutoff)
     return f"; did you mean {folded[near[0]]}?" if near else ""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from upsweep._compiler.formulas.nodes import Node, key_text, text, variables
@@ -73,7 +74,7 @@ class PairReduction:
     def _arguments(self) -> tuple[Any, ...]:
         return self.formula, self.reduction, self.weight, self.rows, self.k, self.dtype, self.dtype_acc
 
-    @property
+    @cached_property
     def variables(self) -> tuple[Node, ...]:
         """The variables of formula and weight, by position."""
         return variables(*self._formulas())

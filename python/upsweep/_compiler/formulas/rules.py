@@ -46,7 +46,13 @@ def simplify(formula: Node) -> Node:
     >>> simplify(make("add", make("mul", constant(0), x), make("add", y, y)))
     2 * Var(1,3,1)
     """
-    return fold(formula, lambda node, args: _rewritten(intern(node.op, tuple(args), node.static, node.dim)))
+    return fold(formula, _rebuilt)
+
+
+def _rebuilt(node: Node, args: list[Node]) -> Node:
+    """A node on simplified operands, simplified."""
+    same = node.args == tuple(args)
+    return _rewritten(node if same else intern(node.op, tuple(args), node.static, node.dim))
 
 
 def _rewritten(node: Node) -> Node:

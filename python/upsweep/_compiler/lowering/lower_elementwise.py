@@ -6,6 +6,7 @@ comparisons are ordered so that NaN gives the value of the operation's numpy fun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from upsweep._compiler.lowering.builder import Builder
@@ -66,8 +67,22 @@ def _diffclampint(b: Builder, x: int, low: float, high: float) -> int:
 
 
 def _mod(b: Builder, x: int, modulus: int, offset: int) -> int:
-    whole = b.call("floor", b.div(b.sub(x, offset), modulus))
-    return b.sub(x, b.mul(modulus, whole))
+    """x - modulus * floor((x - offset) / modulus).
+
+    The rounded quotient, often a product with the inverse, may be on the wrong side of an integer (in float64
+    49 * (1 / 49) < 1), so the quotients next to it are tried too. If none gives a result of that size, x is too
+    large for its digits to tell, and the result is NaN.
+    """
+    zero, one, size = b.const(0), b.const(1), b.call("abs", modulus)
+    direction = b.choose("lt", modulus, zero, b.const(-1), one)
+    x = b.mul(b.sub(x, offset), direction)
+    whole = b.call("floor", b.div(x, size))
+    finite = b.choose("eq", size, b.const(math.inf), one, size)  # the quotient is 0, and infinity times 0 is NaN
+    rest, less = b.sub(x, b.mul(finite, whole)), b.sub(x, b.mul(size, b.add(whole, one)))
+    rest = b.choose("le", zero, less, less, rest)
+    rest = b.choose("lt", rest, zero, b.add(rest, size), rest)
+    rest = b.choose("le", b.call("abs", rest), b.mul(size, b.const(1.25)), rest, b.const(math.nan))
+    return b.add(b.mul(rest, direction), offset)
 
 
 RULES: dict[str, Rule] = {

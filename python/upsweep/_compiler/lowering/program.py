@@ -17,15 +17,26 @@ Numbers (values of the reduction's dtype; `const` holds float64, rounded when re
     add sub mul div   (a, b)    a product that is added or subtracted may be fused with the sum into one fma
     neg abs floor     (a)
     sqrt rsqrt        (a)       rsqrt(a) = 1 / sqrt(a), infinite at 0
-    exp log sin cos asin acos atan tanh   (a)
-    atan2 pow         (a, b)    as in C
+    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf (a)
+    rint              (a)       to the nearest integer, halves to the even one
+    atan2 pow fmod hypot copysign    (a, b)    as in C
     select            (mask, a, b)   a where the mask is true, else b
     sqdist dot ()     static (offset_i, offset_j, dim): the sum over k of (x_k - y_k)^2, of x_k * y_k, where x
                       and y are dim consecutive numbers of the records of i and j; for dim > `LONG`, level "ij"
 
+Integers, in recurrences of words of 64 bits, where a number may be the bits of an integer; `formulas.ops.INTEGER`:
+
+    integer ()        static (value,)
+    iadd isub imul iand ior ixor ishl ishr idiv imod   (a, b)    ishr, idiv and imod also unsigned_
+    to_float unsigned_to_float to_integer              (a)       a cast
+    wrap                                               (a)       static (bits, is_signed)
+    lookup integer_lookup                              (a)       static: the words of a table, of floats or of
+                      integers; the entry at the number a, or at another place of the table if a is none
+
 Masks, which only `select` reads:
 
     lt le eq ne       (a, b)    false where one is NaN, but for ne
+    ilt ile ieq ine   (a, b)    of integers; ilt and ile also unsigned_
 
 Loops over features:
 
@@ -50,6 +61,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.nodes import KINDS
 
 
@@ -60,12 +72,16 @@ class Function(NamedTuple):
     numpy: Callable[..., Any]
 
 
+LOWERED = ("where", "minimum", "maximum", "logaddexp", "sigmoid")
+"""Operations of `ops.SCALAR` that take several instructions; each of the others is one."""
+
 FUNCTIONS: dict[str, Function] = {
-    **{op: Function(1, getattr(np, op)) for op in ("abs", "floor", "sqrt", "exp", "log", "sin", "cos", "tanh")},
-    "neg": Function(1, np.negative), "rsqrt": Function(1, lambda a: 1 / np.sqrt(a)),
-    "asin": Function(1, np.arcsin), "acos": Function(1, np.arccos), "atan": Function(1, np.arctan),
-    "add": Function(2, np.add), "sub": Function(2, np.subtract), "mul": Function(2, np.multiply),
-    "div": Function(2, np.divide), "atan2": Function(2, np.arctan2), "pow": Function(2, np.power),
+    **{
+        op: Function(ops.arity(op), ops.numpy_function(op))
+        for op in ("add", "sub", "mul", "div", "neg", "abs", "floor", "sqrt", "exp", "log", "sin", "cos", "tanh",
+                   "asin", "acos", "atan", "atan2", *(op for op in ops.SCALAR if op not in LOWERED))
+    },
+    "rsqrt": Function(1, lambda a: 1 / np.sqrt(a)), "pow": Function(2, np.power),
 }  # fmt: skip
 """Scalar functions; the builder folds constants by them."""
 
@@ -73,6 +89,8 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
 """Instructions that compute a mask from two numbers."""
+
+MASKS = (*COMPARISONS, *ops.INTEGER_COMPARISONS)
 
 LONG = 32
 """Squared distances and scalar products of more features are one instruction; a code generator may use another
@@ -124,8 +142,8 @@ class Program:
 
 def join(*levels: str) -> str:
     """The level of what depends on values of these levels."""
-    kinds = sorted({kind for level in levels for kind in level if kind != "p"})
-    return "".join(kinds) or "p"
+    moving = {*levels} - {"p"}
+    return "ij" if len(moving) > 1 else moving.pop() if moving else "p"
 
 
 def _line(n: int, step: Instruction) -> str:
@@ -155,7 +173,7 @@ def _index_text(loops: list[str], static: tuple[int, ...]) -> str:
 # ---- verifier --------------------------------------------------------------------------------------------------
 
 # The number of operands of instructions that access no features by index and are not scalar functions.
-_N_ARGS = {"const": 0, "select": 3, "number": 1, "carry": 2, "loop": 0, "array": 0}
+_N_ARGS = {"const": 0, "integer": 0, "select": 3, "number": 1, "carry": 2, "loop": 0, "array": 0, **ops.INTEGER}
 # Instructions that access features: the operands and the static arguments before the index.
 _INDEXED = {"load": (0, 1), "put": (2, 0), "get": (1, 0), "result": (1, 0), "weight": (1, 0)}
 _NO_VALUE = ("end", "put", "result", "weight")
@@ -182,7 +200,7 @@ def check_program(program: Program) -> None:
     for op, ids, count in components:
         stored_in_loops = not ids and any(step.op == op for step in values)
         assert len(ids) == count or stored_in_loops, f"{op}s are missing"
-        are_numbers = all(visible.has(n) and values[n].op not in (*COMPARISONS, *_NO_VALUE) for n in ids)
+        are_numbers = all(visible.has(n) and values[n].op not in (*MASKS, *_NO_VALUE) for n in ids)
         assert are_numbers, f"{op}s are no numbers"
 
 
@@ -190,7 +208,7 @@ def _check_arguments(program: Program, n: int, step: Instruction, widths: Mappin
     """Check the number and the types of the operands, and the bounds of an access."""
     values, read = program.values, [program.values[arg].op for arg in step.args]
     name = f"v{n}, {step.op}"
-    masks = [op in COMPARISONS for op in read]
+    masks = [op in MASKS for op in read]
     expected = [True, False, False] if step.op == "select" else [False] * len(read)
     assert masks == expected, f"{name}, reads a mask as a number, or a number as a mask"
     assert not set(read) & set(_NO_VALUE), f"{name}, reads what has no value"
