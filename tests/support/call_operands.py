@@ -116,7 +116,7 @@ def elementwise(body: str, dtype: str = "float32") -> Any:
 
 
 def reduction(name: str) -> Any:
-    m, n = te.var("m"), te.var("n")
+    m, n = te.size_var("m"), te.size_var("n")
     X, k = te.placeholder((m, n), "float64", "X"), te.reduce_axis((0, n), "k")
     Y = te.compute((m,), lambda i: getattr(te, name)(X[i, k], axis=k), name="Y")
     return te.create_schedule(Y.op), [X, Y]

@@ -6,7 +6,7 @@
 
 #include "on_host.hpp"
 
-using std::copysign, std::fma, std::isfinite;
+using std::fma, std::isfinite;
 
 struct uint4 {
     unsigned x, y, z, w;

@@ -22,6 +22,8 @@
 
 using std::acos, std::asin, std::atan, std::atan2, std::cos, std::exp, std::exp2, std::fabs, std::floor, std::fmax;
 using std::fmin, std::log, std::pow, std::sin, std::sqrt, std::tanh;
+using std::acosh, std::asinh, std::atanh, std::copysign, std::cosh, std::erf, std::expm1, std::fmod, std::hypot, std::log10;
+using std::log1p, std::log2, std::rint, std::sinh, std::tan;
 
 struct Index {
     unsigned x, y, z;

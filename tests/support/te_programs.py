@@ -97,6 +97,14 @@ class Program:
     def schedule(self, draw):
         last = self.tail if self.tail is not None else self.results[0]
         s = te.create_schedule([last.op, self.results[0].op])
+        if self.middle in s and self.middle.op.reduce_axis and draw(some.booleans()):
+            loops = s[self.middle].split(self.middle.op.reduce_axis[0], factor=draw(some.sampled_from([1, 3, 50])))
+            s.rfactor(self.middle, draw(some.sampled_from(loops)), draw(some.sampled_from([0, 1, -1])))
+        if draw(some.booleans()):
+            source = draw(some.sampled_from(inputs_of(s[self.updates[0]].op)))
+            s.cache_read(source, "local", [self.updates[0]])
+        if draw(some.booleans()):
+            s.cache_write(draw(some.sampled_from(self.updates)), "local")
         for tensor in [self.init, *self.updates, *([self.tail] if self.tail is not None else [])]:
             axis = tensor.op.axis[1]
             how = draw(some.integers(0, 8))
@@ -117,8 +125,8 @@ class Program:
                 stage.vectorize(axis)
             elif how == 6:
                 stage.parallel(axis)
-            if tensor is self.updates[0] and self._middle_is_its_own() and draw(some.booleans()):
-                if draw(some.booleans()) and not self.middle.op.reduce_axis:
+            if tensor is self.updates[0] and self._middle_is_its_own(s) and draw(some.booleans()):
+                if draw(some.booleans()) and not s[self.middle].op.reduce_axis:
                     s[self.middle].compute_inline()
                 else:
                     s[self.middle].compute_at(stage, draw(some.sampled_from(stage.leaves)))
@@ -126,11 +134,11 @@ class Program:
             s[self.results[0]].split(self.results[0].op.scan_axis, factor=draw(some.sampled_from([2, 3])))
         return s
 
-    def _middle_is_its_own(self):
-        if self.middle is None:
+    def _middle_is_its_own(self, s):
+        if self.middle not in s:
             return False
-        reads = [any(t is self.middle for t in inputs_of(u.op)) for u in self.updates]
-        return reads[0] and not any(reads[1:])
+        readers = [stage for stage in s.stages if stage.time is not None and self.middle in inputs_of(stage.op)]
+        return [stage.op.name for stage in readers] == [self.updates[0].op.name]
 
     def args(self):
         """Its input and all of its results."""

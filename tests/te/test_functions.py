@@ -5,8 +5,11 @@ import pytest
 from helpers import in_threads, run_python
 from te_reference import Reference, run_nest
 from upsweep import te
+from upsweep._backends.cpu.loops import symbols
 from upsweep._compiler.llvm.loops.few_columns import few_columns_form
-from upsweep._compiler.loops.statements import Produce, all_statements
+from upsweep._compiler.llvm.loops.render import render
+from upsweep._compiler.llvm.target import TARGETS
+from upsweep._compiler.loops.statements import Allocate, Produce, all_statements
 from upsweep.te.lowering import lower_for
 
 pytest.importorskip("llvmlite")
@@ -312,6 +315,24 @@ def test_code_comes_from_the_disk(monkeypatch, tmp_path):
     """
     monkeypatch.setenv("UPSWEEP_CACHE_DIR", str(tmp_path))
     assert [run_python(code).split() for _ in range(2)] == [["3.0", "1"], ["3.0", "0"]]
+
+
+def test_code_grows_with_the_stages():
+    """The function of a parallel loop loads what it uses of the call's arguments, not all of them."""
+
+    def text(n_stages):
+        n = te.var("n")
+        last = X = te.placeholder((n,), name="X")
+        for _ in range(n_stages):
+            last = te.compute((n,), lambda i, before=last: before[i] * 0.5)
+        lowered = lower_for(te.create_schedule(last.op), [X, last])
+        body, buffers = lowered.body, list(lowered.buffers)
+        while isinstance(body, Allocate):
+            buffers.append(body.buffer)
+            body = body.body
+        return render(body, buffers, lowered.sizes, TARGETS["x86_64_v3"], symbols())
+
+    assert len(text(80)) < 2.2 * len(text(40))
 
 
 def test_sizes_as_arguments():

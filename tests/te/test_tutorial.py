@@ -1,5 +1,7 @@
 """Programs written for TVM: what the scan tutorial does, and its own text where it is at hand."""
 
+import unittest
+
 import numpy as np
 import pytest
 import te_tutorial
@@ -127,6 +129,49 @@ def test_a_computed_input_and_work_after_the_scan():
         assert ("produce twice" in text) == (place != "inline")
         result = te.build(s, [X, after])(x)
         np.testing.assert_allclose(result, np.sqrt(2 * np.cumsum(x, axis=0)), rtol=1e-6)
+
+
+def test_names_of_other_modules():
+    assert repr(tvm.tir.const(1, "float32")) == "1f" and tvm.tir.const(2).dtype == "int32"
+    assert te.const(True).dtype == "bool"
+    with pytest.raises(TypeError, match=r"const: expected an integer for int32, got 1\.5"):
+        te.const(1.5, "int32")
+    with pytest.raises(TypeError, match="const: expected a number, got n"):
+        te.const(te.size_var("n"))
+    rows, columns = tvm.runtime.convert([3, te.size_var("n")])
+    X = tvm.runtime.convert(te.placeholder((rows, columns), name="X"))
+    assert bool(X.shape[0] == 3) and bool(X.shape[1] == columns)
+    with pytest.raises(TypeError, match="n == 3 has no truth value"):
+        assert columns == 3
+    assert repr(te.thread_axis("threadIdx.y").equal(0)) == "threadIdx.y == 0"
+
+    @tvm.register_func
+    def tvm_callback_cuda_postproc(code):
+        return code
+
+    assert tvm_callback_cuda_postproc("code") == "code"
+    with pytest.raises(NotImplementedError, match=r"mine: programs cannot call .* te\.compute"):
+        tvm.register_func("mine", override=True)(abs)
+    with tvm.transform.PassContext(opt_level=3, config={"tir.UnrollLoop": {"auto_max_step": 128}}):
+        Y = te.compute(X.shape, lambda i, j: X[i, j] * te.const(2, "float32"), name="Y")
+        assert te.build(te.create_schedule(Y.op), [X, Y])(np.ones((3, 1), "f4")).tolist() == [[2]] * 3
+
+
+def test_devices_by_name():
+    assert [tvm.device(kind).exist for kind in ("cpu", "llvm -mcpu=native", "vulkan")] == [True, True, False]
+    assert repr(tvm.device("cuda", 1)) == "cuda(1)" and tvm.device("nvptx").kind == "cuda"
+    assert tvm.testing.device_enabled("llvm") and not tvm.testing.device_enabled("metal")
+    assert tvm.testing.device_enabled("cuda") == tvm.cuda().exist
+    with pytest.raises(RuntimeError, match=r"device: metal\(0\): functions are built for cpu and cuda"):
+        tvm.nd.array(np.zeros(3), tvm.device("metal"))
+    ran = []
+    test = tvm.testing.requires_gpu(lambda: ran.append(1))
+    if tvm.cuda().exist:
+        test()
+    else:
+        with pytest.raises(unittest.SkipTest):
+            test()
+    assert len(ran) == tvm.cuda().exist
 
 
 def test_devices_that_are_not_there(monkeypatch):

@@ -115,7 +115,7 @@ def build(
     ------
     ValueError
         A placeholder that is not among the arguments; a size that no shape tells; another target. For "cuda": a
-        thread axis bound twice, a block of more than 1024 threads, a value that one block needs of another, or
+        block of more than 1024 threads, a value that one block needs of another, or
         a thread of another where they cannot wait.
     RuntimeError
         For "cuda": there is no device, or no compiler for it; the message says what to install.

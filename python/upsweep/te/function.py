@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -225,6 +227,46 @@ class Function:
                 array[...] = copy
         return result
 
+    @property
+    def entry_name(self) -> str:
+        """Its name, as TVM's programs ask for it."""
+        return self.name
+
+    @_shows(">>> function.time_evaluator(function.name, None)(np.zeros(2)).mean > 0", "True")
+    def time_evaluator(self, name: str, device: Any, number: int = 10, repeat: int = 1) -> Callable[..., Any]:
+        """A function of the arrays that times calls, after one that is not counted.
+
+        Parameters
+        ----------
+        name : str
+            TVM's argument, without effect.
+        device : te.compat.Device or None
+            The device to wait for, after `number` calls.
+        number, repeat : int
+            How many calls are timed together, and how many times.
+
+        Returns
+        -------
+        callable
+            Its result has `results`, the seconds of a call each time, and their `mean`, `min` and `max`.
+        """
+        wait = getattr(device, "sync", lambda: None)
+
+        def evaluate(*arrays: Any) -> SimpleNamespace:
+            results = []
+            self(*arrays)
+            for _ in range(repeat):
+                wait()
+                begin = time.perf_counter()
+                for _ in range(number):
+                    self(*arrays)
+                wait()
+                results.append((time.perf_counter() - begin) / number)
+            times = tuple(results)
+            return SimpleNamespace(results=times, mean=float(np.mean(times)), min=min(times), max=max(times))
+
+        return evaluate
+
     def _check_arguments(self, values: Sequence[Any]) -> tuple[Arguments, Sizes]:
         """The arrays with their parameters, and the sizes; raises where they do not go together."""
         has_outputs = self._check_number(values)
@@ -243,14 +285,14 @@ class Function:
             shape = array.shape
             for d, name in parameter.bound:
                 sizes[name] = shape[d]
-        for parameter, array in arguments:
-            parameter.check_sizes(array.shape, sizes)
         missing = None if has_outputs else next((size for size in self._sizes if key(size) not in sizes), None)
         if missing is not None:
             raise ValueError(
                 f"{self.name}: the inputs do not tell the size {missing!r}, made at {missing.where}; "
                 "give the results to fill"
             )
+        for parameter, array in arguments:
+            parameter.check_sizes(array.shape, sizes)
         self._check_sizes(sizes)
         return arguments, sizes
 

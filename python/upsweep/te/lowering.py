@@ -16,41 +16,40 @@ from upsweep._compiler.loops.expressions import (
     Axis,
     Expr,
     binary,
-    const,
     constant_of,
     contains,
     index_const,
     key,
     load,
-    lowest,
 )
-from upsweep._compiler.loops.linear import last_index, linear, same, simplified
+from upsweep._compiler.loops.linear import Linear, last_index, linear, same, simplified
 from upsweep._compiler.loops.ranges import Ranges
 from upsweep._compiler.loops.rewrite import allocate_around, block_of
 from upsweep._compiler.loops.statements import Allocate, Buffer, For, If, Produce, Statement, Store, all_statements
 from upsweep._compiler.loops.traversal import walk
 from upsweep.te.bounds_checks import SizeCheck, check_memory
-from upsweep.te.bounds_inference import Consumer, expanded_reads, region_of
+from upsweep.te.bounds_inference import (
+    Consumer,
+    Span,
+    consumer_of,
+    expanded_reads,
+    length_of,
+    region_of,
+    whole,
+)  # fmt: skip
 from upsweep.te.scans import ScanOp
-from upsweep.te.schedule import Schedule, Stage
+from upsweep.te.schedule import Schedule
 from upsweep.te.stage_loops import StageLoops, extent_of
+from upsweep.te.stages import Stage
 from upsweep.te.storage import StorageMap
 from upsweep.te.strip_mining import find_strips
-from upsweep.te.tensors import COMBINERS, ComputeOp, PlaceholderOp, Tensor
+from upsweep.te.tensors import COMBINERS, ComputeOp, PlaceholderOp, Tensor, initial_value
 
-_INITIAL = {"sum": 0, "prod": 1}
 _MAX_UNROLLED = 128
+
 
 # Statements that are computed at a loop, by its leaf and depth.
 Attach = Callable[[Axis, int], Sequence[Statement]]
-
-
-def _initial(combiner: str, dtype: str) -> Expr:
-    if combiner in _INITIAL:
-        return const(_INITIAL[combiner], dtype)
-    if dtype in ("int32", "int64"):
-        return const(lowest(dtype) if combiner == "max" else -1 - lowest(dtype), dtype)
-    return const(float("-inf") if combiner == "max" else float("inf"), dtype)
 
 
 def _never_reached(stage: Stage) -> ValueError:
@@ -69,18 +68,29 @@ def _never_reached(stage: Stage) -> ValueError:
 class _Lowering:
     """The lowering of one schedule."""
 
-    def __init__(self, schedule: Schedule, args: Sequence[Tensor]) -> None:
+    def __init__(self, schedule: Schedule, args: Sequence[Tensor], regions: dict[Tensor, list[Span]]) -> None:
         self.schedule = schedule
-        self.storage = StorageMap(schedule)
-        self.ranges: dict[Axis, tuple[Expr, Expr]] = {}  # of the loops around what is being written
+        self.regions = regions  # what is computed of each tensor
+        self.storage = StorageMap(schedule.inlined)
+        self.ranges: dict[Axis, Span] = {}  # of the loops around what is being written
         self.at: dict[tuple[Stage, Axis], list[Stage]] = {}
+        self.position = {stage: n for n, stage in enumerate(schedule.stages)}
+        # Regions that a stage stays inside of: what is used, and what it may read of copies in loops around it.
+        self.bounds = {s: [regions[s.op.outputs[0]]] for s in schedule.stages if isinstance(s.op, ComputeOp)}
         self.written: set[Stage] = set()
-        self.buffers = [Buffer(tensor.name, tensor.shape, tensor.dtype) for tensor in args]
+        names = [tensor.name for tensor in args]
+        counts = [names[:n].count(name) for n, name in enumerate(names)]  # placeholder, placeholder_1, ...
+        names = [f"{name}_{count}" if count else name for name, count in zip(names, counts)]
+        self.buffers = [Buffer(name, tensor.shape, tensor.dtype) for name, tensor in zip(names, args)]
         for tensor, buffer in zip(args, self.buffers):
             self.storage.assign(tensor, buffer)
         for stage in schedule.stages:
-            if stage.attached is not None:
-                self.at.setdefault(stage.attached, []).append(stage)
+            place = stage.attached
+            if stage.group is not None and stage.time is None and place is None and not stage.inlined:
+                scan = schedule[stage.group]  # a copy of its state
+                place = scan, scan.leaves[-1]
+            if place is not None:
+                self.at.setdefault(place, []).append(stage)
 
     def run(self) -> Statement:
         steps: list[Statement] = []
@@ -102,17 +112,17 @@ class _Lowering:
     def _whole_stage(
         self, stage: Stage, fixed: dict[Expr, Expr] | None = None, target: Tensor | None = None
     ) -> Statement:
-        shape = stage.op.outputs[0].shape
-        return self._stage(stage, [index_const(0)] * len(shape), shape, fixed or {}, target)
+        return self._stage(stage, self.regions[stage.op.outputs[0]], fixed or {}, target)
 
     def _stage(
-        self, stage: Stage, first: Sequence[Expr], extents: Sequence[Expr], fixed: dict[Expr, Expr],
-        target: Tensor | None = None,
-    ) -> Statement:  # fmt: skip
+        self, stage: Stage, region: Sequence[Span], fixed: dict[Expr, Expr], target: Tensor | None = None
+    ) -> Statement:
         """The loops of a compute over a region, stored to `target`; `fixed` are values of axes without a loop."""
         op = stage.op
         assert isinstance(op, ComputeOp)
         self.written.add(stage)
+        first = [low for low, _ in region]
+        extents = self._extents(op.outputs[0], region)
         looped = [(axis, extent) for axis, extent in zip(op.axis, extents) if axis not in fixed]
         looped += [(axis, extent_of(axis)) for axis in op.reduce_axis]
         loops = StageLoops(stage, [axis for axis, _ in looped], [extent for _, extent in looped], self.ranges)
@@ -122,7 +132,7 @@ class _Lowering:
                 values[axis] = simplified(binary("add", low, loops.values[axis]))
         for axis in op.reduce_axis:
             values[axis] = loops.values[axis]
-        loops.guards += self._region_guards(op, values, first, extents, fixed)
+        loops.guards += self._region_guards(stage, op.axis, values, region)
         if not stage.touched:
             loops.marks = self._default_marks(stage, loops)
         tensor = op.outputs[0] if target is None else target
@@ -137,7 +147,9 @@ class _Lowering:
             roots = {root: values[root] for root in (*op.axis, *op.reduce_axis)}
             inside = stage.leaves[depth + 1 :]
             inner = {v: loops.extents[leaf] for leaf in inside if isinstance(v := loops.values[leaf], Axis)}
-            return self._attached(self.at[stage, leaf], [Consumer(op, roots, inner)])
+            return self._attached(
+                self.at[stage, leaf], self._stages_inside(stage, inside), [Consumer(op, roots, inner)]
+            )
 
         if not op.reduce_axis:
             return self._nest(
@@ -155,7 +167,7 @@ class _Lowering:
             return Store(*where, Expr(COMBINERS[combiner], (load(*where), value), dtype))
 
         def initialise_and_accumulate() -> Statement:
-            start = _initial(combiner, dtype)
+            start = initial_value(combiner, dtype)
             begin = self._nest(
                 loops, data_leaves, lambda: Store(*element(), start), None, data_guards, depth=outside
             )
@@ -163,21 +175,34 @@ class _Lowering:
 
         return self._nest(loops, stage.leaves[:outside], initialise_and_accumulate, attach)
 
+    def _extents(self, tensor: Tensor, region: Sequence[Span]) -> list[Expr]:
+        """The extents of a region; none is negative, whatever the sizes."""
+        # Those of scans are not: it is checked at the call.
+        steps = [linear(extent_of(scan.scan_axis)) for scan in self.schedule.scans]
+        extents = []
+        for size, (low, high), (first, last) in zip(tensor.shape, whole(tensor), region):
+            length = length_of(first, last)
+            is_whole = same(first, low) and same(last, high)
+            if is_whole or any(length.plus(least, -1).at_least_zero() for least in (Linear(0), *steps)):
+                extents.append(size if is_whole else length.expr())
+            else:
+                extents.append(binary("max", length.expr(), index_const(0)))
+        return extents
+
     def _region_guards(
-        self, op: ComputeOp, values: dict[Expr, Expr], first: Sequence[Expr], extents: Sequence[Expr],
-        fixed: dict[Expr, Expr],
-    ) -> list[Expr]:  # fmt: skip
-        """The conditions that keep a region inside of the tensor, which its readers' guards let it leave."""
+        self, stage: Stage, axes: Sequence[Axis], values: dict[Expr, Expr], region: Sequence[Span]
+    ) -> list[Expr]:
+        """The conditions that keep a region inside of its bounds, which its readers' guards let it leave."""
         guards = []
-        for axis, low, extent, size in zip(op.axis, first, extents, op.outputs[0].shape):
-            if axis in fixed or (same(extent, size) and same(low, index_const(0))):
-                continue
-            ranges = Ranges(self.ranges)
-            last = linear(size).plus(linear(low), -1).plus(linear(extent), -1)
-            if not ranges.always(last):
-                guards.append(binary("lt", values[axis], size))
-            if not ranges.always(linear(low)):
-                guards.append(binary("ge", values[axis], index_const(0)))
+        for bounds in self.bounds[stage]:
+            for axis, (first, last), (low, high) in zip(axes, region, bounds):
+                if axis is stage.time or (same(first, low) and same(last, high)):
+                    continue
+                ranges = Ranges(self.ranges)
+                if not ranges.always(linear(high).plus(linear(last), -1)):
+                    guards.append(binary("lt", values[axis], linear(high).plus(Linear(1)).expr()))
+                if not ranges.always(linear(first).plus(linear(low), -1)):
+                    guards.append(binary("ge", values[axis], low))
         return guards
 
     def _default_marks(self, stage: Stage, loops: StageLoops) -> dict[Axis, frozenset[str]]:
@@ -228,35 +253,53 @@ class _Lowering:
         self, stage: Stage, leaf: Axis, axis: Axis, extent: Expr, marks: frozenset[str], body: Statement
     ) -> Statement:
         size = constant_of(extent)
-        if "unrolled" in marks and (size is None or size > _MAX_UNROLLED):
+        if "unrolled" in marks and size is None:
             raise ValueError(
-                f"{stage.op.line}: {stage.op.name}: unroll: {axis.name} has {extent!r} steps; "
-                f"expected a constant up to {_MAX_UNROLLED}"
+                f"{stage.op.line}: {stage.op.name}: unroll: {axis.name} has {extent!r} steps; expected a constant"
             )
+        if size is not None and size > _MAX_UNROLLED:
+            marks = marks - {"unrolled"}
         if any(isinstance(inner, (Produce, Allocate)) for inner in all_statements(body)):
             marks = marks - {"vectorized"}  # lanes would share the memory of what is computed inside
         return For(axis, extent, body, marks, stage.threads[leaf].static[0] if leaf in stage.threads else "")
 
     # ---- stages computed at a loop ----
 
-    def _attached(self, producers: Sequence[Stage], consumers: list[Consumer]) -> list[Statement]:
-        """The stages that are computed at a loop, for the consumers in it."""
-        regions: list[tuple[Stage, list[Expr], list[Expr]]] = []
-        for producer in reversed(producers):
+    def _stages_inside(self, stage: Stage, leaves: Sequence[Axis]) -> list[Stage]:
+        """The stages that are computed in some loops of a stage, and in their loops."""
+        inside = [each for leaf in leaves for each in self.at.get((stage, leaf), [])]
+        return inside + [deeper for each in inside for deeper in self._stages_inside(each, each.leaves)]
+
+    def _attached(
+        self, producers: Sequence[Stage], inside: Sequence[Stage], consumers: list[Consumer]
+    ) -> list[Statement]:
+        """The stages that are computed at a loop, for the consumers in it and the stages further `inside`."""
+        regions: list[tuple[Stage, list[Span]]] = []
+        inside = [*inside, *(deeper for each in producers for deeper in self._stages_inside(each, each.leaves))]
+        for producer in sorted({*producers, *inside}, key=self.position.__getitem__, reverse=True):
             op = producer.op
             assert isinstance(op, ComputeOp)
+            tensor = op.outputs[0]
+            region = region_of(tensor, consumers, self.ranges, self.schedule.inlined, self.bounds[producer][-1])
+            consumers.append(consumer_of(op, region, {}))
+            if producer not in producers:
+                spans = zip(region, self.bounds[producer][-1])
+                if not all(same(x, y) for span, known in spans for x, y in zip(span, known)):
+                    self.bounds[producer].append(region)
+                continue
             self._check_all_readers(producer, consumers)
-            first, extents = region_of(op.outputs[0], consumers, self.ranges, self.schedule)
+            extents = self._extents(tensor, region)
             dims = [d for d, extent in enumerate(extents) if constant_of(extent) != 1]
-            self.storage.allocate(op.outputs[0], first, extents, dims, scope=-1)
-            inner = dict(zip(op.axis, extents)) | {axis: extent_of(axis) for axis in op.reduce_axis}
-            values = {axis: binary("add", low, axis) for axis, low in zip(op.axis, first)}
-            consumers.append(Consumer(op, values, inner))
-            regions.append((producer, first, extents))
+            self.storage.allocate(tensor, [low for low, _ in region], extents, dims, scope=-1)
+            regions.append((producer, region))
         steps: list[Statement] = []
-        for producer, first, extents in reversed(regions):
-            fixed: dict[Expr, Expr] = {} if producer.time is None else {producer.time: first[0]}
-            steps.append(Produce(producer.op.name, self._stage(producer, first, extents, fixed)))
+        for producer, region in reversed(regions):
+            op = producer.op
+            assert isinstance(op, ComputeOp)
+            fixed: dict[Expr, Expr] = {
+                axis: low for axis, (low, _) in zip(op.axis, region) if axis is producer.time
+            }
+            steps.append(Produce(op.name, self._stage(producer, region, fixed)))
         return steps
 
     def _check_all_readers(self, producer: Stage, consumers: list[Consumer]) -> None:
@@ -264,8 +307,8 @@ class _Lowering:
         for stage in self.schedule.stages:
             op = stage.op
             if isinstance(op, ComputeOp) and not stage.inlined and id(op) not in inside:
-                reads = expanded_reads(op.body, self.schedule)
-                if any(read.static[0].op is producer.op for read in reads):
+                reads = expanded_reads(op.body, self.schedule.inlined)
+                if any(read.static[0] is producer.op.outputs[0] for read in reads):
                     raise ValueError(
                         f"{producer.op.line}: {producer.op.name} is read by {op.name} too, outside of the "
                         "loop that it is computed at"
@@ -290,16 +333,21 @@ class _Lowering:
                     f"{op.line}: {op.name}: compute_at: only the innermost loop of the scan axis takes other "
                     "stages"
                 )
-            consumers = []
-            for each in op.body:
-                inner = {axis: extent_of(axis) for axis in (*each.axis[1:], *each.reduce_axis)}
-                consumers.append(Consumer(each, {each.axis[0]: t, **{axis: axis for axis in inner}}, inner))
-            return self._attached([each for each in self.at[stage, leaf] if each.group is None], consumers)
+            body = self.schedule.body_of(op)
+            consumers = [self._body_consumer(each, t) for each in body]
+            producers = [each for each in self.at[stage, leaf] if each.time is None]
+            inside = [deeper for each in body for deeper in self._stages_inside(each, each.leaves)]
+            return self._attached(producers, [each for each in inside if each.time is None], consumers)
 
         steps.append(self._nest(loops, stage.leaves, lambda: self._step(stage, op, t), attach))
         produce = Produce(op.name, block_of(*steps))
         find_strips(produce, lambda loop: not self._is_scheduled(loop))
         return produce
+
+    def _body_consumer(self, stage: Stage, t: Expr) -> Consumer:
+        """A stage of a scan's body, computed at step t."""
+        assert isinstance(stage.op, ComputeOp) and stage.time is not None
+        return consumer_of(stage.op, self.regions[stage.op.outputs[0]], {stage.time: t})
 
     def _is_scheduled(self, loop: For) -> bool:
         """Whether the user's schedule has asked for a loop as it is."""
@@ -322,18 +370,21 @@ class _Lowering:
     def _step(self, scan: Stage, op: ScanOp, t: Expr) -> Statement:
         """The stages of a scan's body at one step, each after those it reads."""
         steps: list[Statement] = []
-        for each in op.body:
-            stage, tensor = self.schedule[each], each.outputs[0]
+        for stage in self.schedule.body_of(op):
+            tensor = stage.op.outputs[0]
             in_scan = stage.attached is not None and stage.attached[0] is scan
             if stage.inlined or (stage.attached is not None and not in_scan):
                 continue
+            assert isinstance(stage.op, ComputeOp) and stage.time is not None
+            fixed: dict[Expr, Expr] = {stage.time: t}
             result = next((r for r, u in zip(op.outputs, op.update) if u is tensor), None)
             if result is not None:
-                steps.append(self._whole_stage(stage, {each.axis[0]: t}, result))
+                steps.append(self._whole_stage(stage, fixed, result))
                 continue
-            first = (t, *[index_const(0)] * (tensor.ndim - 1))
-            self.storage.allocate(tensor, first, tensor.shape, range(1, tensor.ndim))
-            steps.append(Produce(tensor.name, self._whole_stage(stage, {each.axis[0]: t})))
+            first = [t if axis is stage.time else index_const(0) for axis in stage.op.axis]
+            dims = [d for d, axis in enumerate(stage.op.axis) if axis is not stage.time]
+            self.storage.allocate(tensor, first, tensor.shape, dims)
+            steps.append(Produce(tensor.name, self._whole_stage(stage, fixed)))
         return block_of(*steps)
 
 
@@ -366,9 +417,8 @@ def _check_arguments(schedule: Any, args: Any) -> list[Tensor]:
 
 def _check_tensors(schedule: Schedule, tensors: list[Tensor]) -> None:
     """Raise unless these are results and all placeholders that they need, once each, or other placeholders."""
-    own = {id(stage.op) for stage in schedule.stages}
     for tensor in tensors:
-        if id(tensor.op) not in own and not isinstance(tensor.op, PlaceholderOp):
+        if tensor not in schedule and not isinstance(tensor.op, PlaceholderOp):
             raise ValueError(
                 f"args: {tensor.name} (made at {tensor.op.line}) is neither a result of the schedule nor what "
                 "one is computed from"
@@ -383,7 +433,7 @@ def _check_tensors(schedule: Schedule, tensors: list[Tensor]) -> None:
     for tensor in tensors:
         if tensor.op in schedule.states:
             raise ValueError(f"args: {tensor.name} is a scan's state; the scan's result is what can be asked for")
-        if id(tensor.op) in own and schedule[tensor].is_inside:
+        if tensor in schedule and schedule[tensor].is_inside:
             raise ValueError(
                 f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument"
             )
@@ -417,9 +467,10 @@ def lower_for(
 ) -> LoweredSchedule:
     """Lower a schedule for calls with these arguments, which are checked."""
     tensors = _check_arguments(schedule, args)
-    lowering = _Lowering(schedule, tensors)
+    regions, checks = schedule.regions_for(tensors)
+    lowering = _Lowering(schedule, tensors, regions)
     body = lowering.run()
     open_stages = [stage for stage in schedule.stages if not stage.touched]
     free_axes = [leaf for stage in open_stages for leaf in stage.leaves if leaf.kind == "data"]
     sizes = _sizes_of(schedule, args, tensors)
-    return LoweredSchedule(name, list(args), device, body, lowering.buffers, sizes, schedule.checks, free_axes)
+    return LoweredSchedule(name, list(args), device, body, lowering.buffers, sizes, checks, free_axes)

@@ -9,13 +9,22 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Expr, as_expr, binary, select, unary
+from upsweep._compiler.loops.expressions import (
+    FLOATS,
+    Expr,
+    as_expr,
+    binary,
+    check_dtype,
+    select,
+    unary,
+    users_line,
+)
 from upsweep._compiler.loops.expressions import cast as _cast
 from upsweep._utils.examples import named, with_example
 from upsweep.te.tensors import reduction
 
 __all__ = [
-    "abs", "acos", "all", "any", "asin", "atan", "cast", "cos", "exp", "floor", "if_then_else", "log",
+    "abs", "acos", "all", "any", "asin", "atan", "cast", "const", "cos", "exp", "floor", "if_then_else", "log",
     "logical_not", "max", "maximum", "min", "minimum", "power", "prod", "rsqrt",
     "select", "sigmoid", "sin", "sqrt", "tanh",
 ]  # fmt: skip
@@ -63,9 +72,24 @@ def power(x: Any, y: Any) -> Expr:
     return binary("pow", x, y)
 
 
+@_shows('>>> te.const(1, "float32")', "1f")
+def const(value: Any, dtype: str | None = None) -> Expr:
+    """A number of a dtype, by default int32, float32 or bool."""
+    number = as_expr(value)
+    if number.op != "const":
+        raise TypeError(f"const: expected a number, got {value!r}")
+    if dtype is None:
+        return number
+    if number.dtype in FLOATS and check_dtype(dtype) not in FLOATS:
+        raise TypeError(f"const: expected an integer for {dtype}, got {value!r}; te.cast converts")
+    return as_expr(value, check_dtype(dtype))
+
+
 @_shows('>>> te.cast("float64", te.var("n"))', "float64(n)")
 def cast(dtype: str, value: Any) -> Expr:
     """Convert a value to another dtype; floats are truncated to integers, and saturated."""
+    if isinstance(dtype, Expr):
+        raise TypeError(f"{users_line()}: cast: the dtype comes first, te.cast({value!r}, {dtype!r})")
     return _cast(value, dtype)
 
 
@@ -100,8 +124,8 @@ max = _extreme("max", "larg")
 
 
 def _of_conditions(op: str, name: str, sign: str, doc: str) -> Callable[..., Expr]:
-    def function(*conditions: Any) -> Expr:
-        return reduce(lambda a, b: binary(op, a, b), conditions[1:], as_expr(conditions[0]))
+    def function(condition: Any, *others: Any) -> Expr:
+        return reduce(lambda a, b: binary(op, a, b), others, as_expr(condition))
 
     example = '>>> n = te.var("n")', f">>> te.{name}(n > 1, n < 8)", f"(n > 1) {sign} (n < 8)"
     return _shows(*example)(named(function, name, doc))

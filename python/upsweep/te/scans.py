@@ -150,27 +150,18 @@ def _check_body(op: ScanOp) -> None:
             tensor = read.static[0]
             if id(tensor) in states or id(tensor.op) in inside:
                 _check_time(op, stage, read)
-        check_reads(stage, {stage.axis[0]: op.times})
+        if any(tensor.op is stage for tensor in op.update):  # of others the schedule knows what is used
+            check_reads(stage, {stage.axis[0]: op.times})
     for tensor in op.init:
         reached = {id(each.op) for each in op.state} & {id(o) for o in producers([tensor])}
         if reached:
             raise ValueError(f"{tensor.op.line}: init {tensor.name} reads the state that it begins")
 
 
-def _check_inputs(op: ScanOp, inputs: list[Tensor]) -> None:
-    available = {id(each) for each in producers(inputs)}
-    states = {id(each.op) for each in op.state}
-    for each in producers(op.update):
-        if isinstance(each, PlaceholderOp) and id(each) not in available | states:
-            raise ValueError(
-                f"{users_line()}: scan: the update reads {each.name} (made at {each.line}), "
-                "which is not among inputs="
-            )
-
-
 def scan(
     init: Tensor | Sequence[Tensor], update: Tensor | Sequence[Tensor],
-    state_placeholder: Tensor | Sequence[Tensor], inputs: Sequence[Tensor] | None = None, name: str = "scan",
+    state_placeholder: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor] | None = None, name: str = "scan",
 ) -> Any:  # fmt: skip
     """Define a recurrence over the first dimension.
 
@@ -182,8 +173,8 @@ def scan(
         Of shape (T, ...): the value of each state at step t >= k, a `compute`.
     state_placeholder : Tensor or list of Tensor
         Placeholders of shape (T, ...), which updates read at steps t - k to t - 1.
-    inputs : list of Tensor, optional
-        The other tensors that the updates read: all of them, or left out.
+    inputs : Tensor or list of Tensor, optional
+        A hint for readers: the other tensors that the updates read, or some of them.
     name : str
         The name of the result.
 
@@ -228,7 +219,7 @@ def scan(
         _check_shapes(each_init, each_update, each_state, depth, states[0].shape[0])
     op = ScanOp(name, inits, updates, states)
     if inputs is not None:
-        _check_inputs(op, _as_list(inputs, "inputs"))
+        _as_list(inputs, "inputs")
     _check_body(op)
     names = [f"{name}.v{n}" for n in range(len(states))] if len(states) > 1 else [name]
     outputs = [Tensor(op, each.shape, each.dtype, own) for own, each in zip(names, updates)]

@@ -1,305 +1,31 @@
-"""Schedules: the order of the loops of each stage, and what they run on. The results stay the same.
-
-`lowering` reads the leaf axes of each stage, their marks and thread axes, and where a stage is computed.
-"""
+"""Schedules: the stages of some results, and `cache_read`, `cache_write`, `rfactor`, which change these stages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from upsweep._compiler.loops.expressions import Axis, as_expr, users_line
-from upsweep._compiler.loops.linear import linear
+from upsweep._compiler.loops.expressions import Axis, Expr, contains, select, substitute, users_line
+from upsweep._compiler.loops.linear import linear, simplified
+from upsweep._compiler.loops.traversal import fold
 from upsweep._utils.examples import with_example
-from upsweep._utils.integers import as_size
 from upsweep.te.bounds_checks import SizeCheck, check_reads
+from upsweep.te.bounds_inference import Span, used_regions
 from upsweep.te.scans import ScanOp
-from upsweep.te.tensors import ComputeOp, Operation, Tensor, inputs_of, producers
-
-_THREADS = {"blockIdx": "parallel", "threadIdx": "vectorized", "vthread": ""}
-
+from upsweep.te.stage_loops import StageLoops, extent_of
+from upsweep.te.stages import NamesOfTVM, Stage
+from upsweep.te.tensors import ComputeOp, Operation, Tensor, initial_value, inputs_of, producers, reduction
 
 _shows = partial(
     with_example,
     ">>> from upsweep import te",
-    '>>> X = te.placeholder((64, 32), name="X")',
-    '>>> Y = te.compute((64, 32), lambda i, j: 2 * X[i, j], name="Y")',
-    '>>> Z = te.compute((64, 32), lambda i, j: Y[i, j] + 1, name="Z")',
-    ">>> s, (i, j) = te.create_schedule(Z.op), Z.op.axis",
+    '>>> X, k = te.placeholder((8, 64), name="X"), te.reduce_axis((0, 64), name="k")',
+    '>>> Y = te.compute((8,), lambda i: te.sum(X[i, k], axis=k), name="Y")',
+    ">>> s = te.create_schedule(Y.op)",
 )
 
 
-@dataclass(frozen=True)
-class Split:
-    """parent = outer * size of inner + inner; the size of one of the two, `fixed`, is `n_steps`."""
-
-    parent: Axis
-    outer: Axis
-    inner: Axis
-    n_steps: int
-    fixed: Axis
-
-
-@dataclass(frozen=True)
-class Fuse:
-    """Two adjacent axes as one."""
-
-    outer: Axis
-    inner: Axis
-    fused: Axis
-
-
-def thread_axis(dom: Any = None, tag: str = "", name: str = "") -> Axis:
-    """Create an axis of a GPU's grid, for `Stage.bind`.
-
-    On the CPU ``blockIdx`` is a parallel loop, ``threadIdx`` a vector loop.
-
-    Parameters
-    ----------
-    dom : (0, int), optional
-        Its range; by default that of the axis which is bound to it.
-    tag : str
-        blockIdx.x, threadIdx.y, ...; may be the first argument.
-    name : str
-        Its name in messages; by default the tag.
-
-    Returns
-    -------
-    Axis
-
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> te.thread_axis("threadIdx.x").name
-    'threadIdx.x'
-    """
-    if isinstance(dom, str):
-        dom, tag = None, dom
-    if tag.split(".")[0] not in _THREADS:
-        raise ValueError(f"tag: expected blockIdx.*, threadIdx.* or vthread, got {tag!r}")
-    extent = None if dom is None else as_expr(dom[1] if isinstance(dom, (tuple, list)) else dom, "int64")
-    axis = Axis(name or tag, extent, "thread")
-    axis.static = (tag,)
-    return axis
-
-
-class Stage:
-    """The loops of one operation, as ``schedule[tensor]``.
-
-    Its methods raise ValueError, with the line of the user's program, for an axis that is none of its loops (any
-    more) and for what would change results: the steps of a scan run in order, those of a reduction in one thread.
-
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> X = te.placeholder((64, 32), name="X")
-    >>> Y = te.compute((64, 32), lambda i, j: 2 * X[i, j], name="Y")
-    >>> s = te.create_schedule(Y.op)
-    >>> i, j = Y.op.axis
-    >>> outer, inner = s[Y].split(j, factor=8)
-    >>> s[Y].parallel(i)
-    >>> s[Y].vectorize(inner)
-    >>> print(te.lower(s, [X, Y]))
-    produce Y {
-      parallel (i, 0, 64) {
-        for (j.outer, 0, 4) {
-          vectorized (j.inner, 0, 8) {
-            Y[i, (j.outer*8) + j.inner] = 2f*X[i, (j.outer*8) + j.inner]
-          }
-        }
-      }
-    }
-    <BLANKLINE>
-    """
-
-    def __init__(self, schedule: Schedule, op: Operation, group: ScanOp | None) -> None:
-        self.schedule, self.op, self.group = schedule, op, group
-        self.leaves: list[Axis] = []
-        self.time: Axis | None = None
-        if isinstance(op, ScanOp):
-            self.leaves = [op.scan_axis]
-        elif isinstance(op, ComputeOp):
-            self.leaves = [*op.axis, *op.reduce_axis]
-            if group is not None:
-                self.time = self.leaves.pop(0)
-        self.relations: list[Split | Fuse] = []
-        self.marks: dict[Axis, str] = {}
-        self.threads: dict[Axis, Axis] = {}
-        self.attached: tuple[Stage, Axis] | None = None
-        self.attached_line = ""  # of the user's program
-        self.inlined = False
-        self.touched = False
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the stage is computed in another one's loops."""
-        return self.group is not None or self.inlined or self.attached is not None
-
-    def _error(self, text: str) -> ValueError:
-        return ValueError(f"{users_line()}: {self.op.name}: {text}")
-
-    def _check(self, axis: Axis, *, marks: str = "") -> int:
-        """The position of a leaf; `marks` is what it is to be marked with."""
-        if not isinstance(axis, Axis):
-            raise TypeError(f"{users_line()}: {self.op.name}: expected an axis, got {axis!r}")
-        if axis is self.time:
-            assert self.group is not None
-            raise self._error(
-                f"its first axis, {axis.name}, is the scan's time; schedule {self.group.name}.op.scan_axis instead"
-            )
-        if marks and axis.kind == "scan":
-            raise self._error(
-                f"{marks} on the scan axis {axis.name}: its steps need each other's results, in order"
-            )
-        if marks and axis.kind == "reduce":
-            raise self._error(f"{marks} on the reduction axis {axis.name}; its steps add to one element")
-        places = [n for n, leaf in enumerate(self.leaves) if leaf is axis]
-        if not places:
-            names = ", ".join(leaf.name for leaf in self.leaves)
-            raise self._error(f"{axis.name} is none of its loops ({names}): split, fused, or of another stage")
-        self.touched = True
-        return places[0]
-
-    @_shows(">>> s[Z].split(j, factor=8)", "(j.outer, j.inner)")
-    def split(self, parent: Axis, factor: int | None = None, nparts: int | None = None) -> tuple[Axis, Axis]:
-        """Split an axis in two: the inner one of `factor` steps, or the outer one of `nparts`.
-
-        Parameters
-        ----------
-        parent : Axis
-            One of the stage's loops. Where its extent is no multiple, a condition cuts off the excess.
-        factor, nparts : int
-            One of the two.
-
-        Returns
-        -------
-        outer, inner : Axis
-        """
-        if (factor is None) == (nparts is None):
-            raise self._error("split: one of factor= and nparts=")
-        what, value = ("nparts", nparts) if factor is None else ("factor", factor)
-        try:
-            n_steps = as_size(value, what, 1)
-        except (TypeError, ValueError):
-            raise self._error(f"split: {what} is an integer from 1, got {value!r}") from None
-        place = self._check(parent)
-        outer = Axis(f"{parent.name}.outer", None, parent.kind)
-        inner = Axis(f"{parent.name}.inner", None, parent.kind)
-        self.leaves[place : place + 1] = [outer, inner]
-        self.relations.append(Split(parent, outer, inner, n_steps, fixed=outer if factor is None else inner))
-        return outer, inner
-
-    @_shows(">>> s[Z].fuse(i, j)", "i.j.fused")
-    def fuse(self, outer: Axis, inner: Axis) -> Axis:
-        """Fuse two adjacent axes into one, which is returned. The inner extent has to be a constant."""
-        place = self._check(outer)
-        if self._check(inner) != place + 1 or outer.kind != inner.kind:
-            raise self._error(f"fuse: {inner.name} does not follow {outer.name}")
-        fused = Axis(f"{outer.name}.{inner.name}.fused", None, outer.kind)
-        self.leaves[place : place + 2] = [fused]
-        self.relations.append(Fuse(outer, inner, fused))
-        return fused
-
-    @_shows(">>> s[Z].tile(i, j, 4, 8)", "(i.outer, j.outer, i.inner, j.inner)")
-    def tile(self, x: Axis, y: Axis, x_factor: int, y_factor: int) -> tuple[Axis, Axis, Axis, Axis]:
-        """Split two axes by these factors and reorder the parts to x_outer, y_outer, x_inner, y_inner."""
-        x_outer, x_inner = self.split(x, factor=x_factor)
-        y_outer, y_inner = self.split(y, factor=y_factor)
-        self.reorder(x_outer, y_outer, x_inner, y_inner)
-        return x_outer, y_outer, x_inner, y_inner
-
-    @_shows(">>> s[Z].reorder(j, i)", ">>> s[Z].leaves", "[j, i]")
-    def reorder(self, *axes: Axis) -> None:
-        """Put axes into this order, from the outermost; those not named keep their positions."""
-        places = sorted(self._check(axis) for axis in axes)
-        if len(set(places)) < len(axes):
-            raise self._error("reorder: an axis is named twice")
-        if any(axis.kind == "scan" for axis in axes) and len(axes) > 1:
-            raise self._error("reorder: the steps of a scan run in their order")
-        for place, axis in zip(places, axes):
-            self.leaves[place] = axis
-
-    def _mark(self, axis: Axis, mark: str) -> None:
-        self._check(axis, marks="" if mark == "unrolled" else mark)
-        if mark != "unrolled" and axis in self.marks:
-            raise self._error(f"{axis.name} is {self.marks[axis]} already")
-        self.marks[axis] = mark
-
-    @_shows(">>> s[Z].parallel(i)", ">>> s[Z].marks", "{i: 'parallel'}")
-    def parallel(self, axis: Axis) -> None:
-        """Distribute a loop's steps over threads."""
-        self._mark(axis, "parallel")
-
-    @_shows(">>> s[Z].vectorize(j)", ">>> s[Z].marks", "{j: 'vectorized'}")
-    def vectorize(self, axis: Axis) -> None:
-        """Run a loop's steps in the lanes of vectors."""
-        self._mark(axis, "vectorized")
-
-    @_shows(">>> s[Z].unroll(j)", ">>> s[Z].marks", "{j: 'unrolled'}")
-    def unroll(self, axis: Axis) -> None:
-        """Unroll a loop, whose extent has to be a constant."""
-        self._mark(axis, "unrolled")
-
-    @_shows(">>> s[Z].bind(i, te.thread_axis('blockIdx.x'))", ">>> s[Z].threads", "{i: blockIdx.x}")
-    def bind(self, axis: Axis, thread: Axis) -> None:
-        """Run a loop's steps on a thread axis, from `thread_axis`."""
-        if not isinstance(thread, Axis) or thread.kind != "thread":
-            raise TypeError(f"{users_line()}: {self.op.name}: bind: expected te.thread_axis(...), got {thread!r}")
-        if axis in self.threads:
-            raise self._error(f"bind: {axis.name} is bound to {self.threads[axis].name} already")
-        if any(other.static[0] == thread.static[0] for other in self.threads.values()):
-            raise self._error(f"bind: {thread.static[0]} is taken by another axis of this stage")
-        mark = _THREADS[thread.static[0].split(".")[0]]
-        self._check(axis, marks="bind")
-        if mark:
-            self._mark(axis, mark)
-        self.threads[axis] = thread
-
-    @_shows(">>> s[Y].compute_at(s[Z], i)", ">>> s[Y].attached[1]", "i")
-    def compute_at(self, parent: Stage, axis: Axis) -> None:
-        """Compute the stage inside a loop of another one that reads it: in each step the region that is read."""
-        self._check_movable("compute_at")
-        if not isinstance(parent, Stage) or parent.schedule is not self.schedule or parent is self:
-            raise self._error("compute_at: expected another stage of the same schedule, as s[...]")
-        inside = parent.group or (parent.op if isinstance(parent.op, ScanOp) else None)
-        if self.group is not None and inside is not self.group:
-            raise self._error(
-                f"compute_at: the body of {self.group.name} stays in its loop; {parent.op.name} is outside of it"
-            )
-        if isinstance(parent.op, ScanOp) and self.group is not None and axis is not parent.leaves[-1]:
-            raise self._error("compute_at: a stage of the body needs the innermost loop of the scan axis")
-        if not any(leaf is axis for leaf in parent.leaves):
-            names = ", ".join(leaf.name for leaf in parent.leaves)
-            raise self._error(f"compute_at: {axis!r} is none of the loops of {parent.op.name} ({names})")
-        self.attached, self.inlined, parent.touched = (parent, axis), False, True
-        self.attached_line = users_line()
-
-    @_shows(">>> s[Y].compute_inline()", ">>> s[Y].inlined", "True")
-    def compute_inline(self) -> None:
-        """Compute the stage's elements where they are read, without memory."""
-        self._check_movable("compute_inline")
-        if isinstance(self.op, ComputeOp) and self.op.reduce_axis:
-            raise self._error("compute_inline: a reduction needs memory of its own")
-        self.inlined, self.attached = True, None
-
-    @_shows(">>> s[Y].compute_root()", ">>> s[Y].inlined", "False")
-    def compute_root(self) -> None:
-        """Compute all of the stage before those that read it, which is the default."""
-        self.inlined, self.attached = False, None
-
-    def _check_movable(self, what: str) -> None:
-        if not isinstance(self.op, ComputeOp):
-            raise self._error(f"{what}: only a te.compute can be moved")
-        for scan in self.schedule.scans:
-            if any(tensor.op is self.op for tensor in (*scan.update, *scan.init)):
-                raise self._error(f"{what}: it writes a state of {scan.name}, in the scan's own loop")
-        if any(tensor.op is self.op for tensor in self.schedule.outputs):
-            raise self._error(f"{what}: it is a result of the schedule")
-
-
-class Schedule:
+class Schedule(NamesOfTVM):
     """The stages of some results, from `create_schedule`; ``s[tensor]`` or ``s[tensor.op]`` is one of them.
 
     Examples
@@ -322,7 +48,6 @@ class Schedule:
 
     def __init__(self, outputs: list[Tensor]) -> None:
         self.outputs = outputs
-        self.checks: list[SizeCheck] = []
         order: list[Operation] = []
         for op in producers(outputs):
             order += [*op.body, *(state.op for state in op.state), op] if isinstance(op, ScanOp) else [op]
@@ -333,18 +58,55 @@ class Schedule:
         self.states: dict[Operation, ScanOp] = {state.op: scan for scan in self.scans for state in scan.state}
         inits = [(init.op, scan) for scan in self.scans for init in scan.init]
         self.inits: dict[Operation, ScanOp] = {op: scan for op, scan in inits if isinstance(op, ComputeOp)}
-        self.stages = [Stage(self, op, bodies.get(op)) for op in order]
+        self.stages = [self._new_stage(op, bodies.get(op)) for op in order]
+        self._stage_of = {stage.op: stage for stage in self.stages}
+        self._checks: list[SizeCheck] = []
+        self._narrow: dict[Tensor, ComputeOp | None] = {}
         for stage in self.stages:
-            self._check_sizes(stage)
+            self._check_reads(stage)
+        self.regions_for(outputs)
+        for scan in self.scans:
+            short = (
+                f"{scan.line}: {scan.name}: {scan.length!r} steps, of which its init gives {scan.depth} already"
+            )
+            self._checks.append(SizeCheck(linear(scan.length - scan.depth).expr(), (), short))
         self._check_readers(order, bodies | self.states)
 
-    def _check_sizes(self, stage: Stage) -> None:
+    def _new_stage(self, op: Operation, group: ScanOp | None) -> Stage:
+        fixed = "it is a result of the schedule" if any(tensor.op is op for tensor in self.outputs) else ""
+        for scan in self.scans:
+            if any(tensor.op is op for tensor in (*scan.update, *scan.init)):
+                fixed = f"it writes a state of {scan.name}, in the scan's own loop"
+        time = op.axis[0] if group is not None and isinstance(op, ComputeOp) else None
+        return Stage(self, op, group, time, fixed)
+
+    def _check_reads(self, stage: Stage) -> None:
+        """Check the indices of a stage, or let it compute only what is read of it, if it cannot compute all."""
         op = stage.op
-        if isinstance(op, ComputeOp):
-            self.checks += check_reads(op, {} if stage.group is None else {op.axis[0]: stage.group.times})
-        if isinstance(op, ScanOp):
-            short = f"{op.line}: {op.name}: {op.length!r} steps, of which its init gives {op.depth} already"
-            self.checks.append(SizeCheck(linear(op.length - op.depth).expr(), (), short))
+        if not isinstance(op, ComputeOp):
+            return
+        times = {} if stage.time is None or stage.group is None else {stage.time: stage.group.times}
+        if stage.fixed:
+            self._checks += check_reads(op, times)
+            return
+        try:
+            checks = check_reads(op, times)
+        except ValueError:
+            checks = None
+        if checks == [] and all(tensor not in self._narrow for tensor in inputs_of(op)):
+            return
+        self._narrow[op.outputs[0]] = op
+
+    @_shows(">>> s.regions_for([Y])", "({Tensor(name=Y, shape=(8), dtype=float32): [(0, 7)]}, [])")
+    def regions_for(self, tensors: Sequence[Tensor]) -> tuple[dict[Tensor, list[Span]], list[SizeCheck]]:
+        """The regions that stages compute where all of these tensors is wanted, and the checks of all indices.
+
+        Raises ValueError where the index of one leaves its tensor.
+        """
+        regions = used_regions(self.stages, set(self._narrow) - set(tensors))
+        narrow = [op for op in self._narrow.values() if op is not None]
+        checks = [check for op in narrow for check in check_reads(op, dict(zip(op.axis, regions[op.outputs[0]])))]
+        return regions, self._checks + checks
 
     def _check_readers(self, order: list[Operation], owners: dict[Operation, ScanOp]) -> None:
         """Raise where a stage of a scan's loop is read from outside of it."""
@@ -363,10 +125,207 @@ class Schedule:
 
     def __getitem__(self, key: Tensor | Operation) -> Stage:
         op = key.op if isinstance(key, Tensor) else key
-        for stage in self.stages:
-            if stage.op is op:
-                return stage
-        raise KeyError(f"{getattr(key, 'name', key)} is not part of this schedule")
+        stage = self._stage_of.get(op) if isinstance(op, Operation) else None
+        if stage is None:
+            raise KeyError(f"{getattr(key, 'name', key)} is not part of this schedule")
+        return stage
+
+    def __contains__(self, tensor: object) -> bool:
+        return isinstance(tensor, Tensor) and tensor.op in self._stage_of
+
+    @_shows(">>> s.inlined(Y) is None", "True")
+    def inlined(self, tensor: Tensor) -> ComputeOp | None:
+        """What is computed where a tensor is read, if it is inlined."""
+        stage = self._stage_of[tensor.op]
+        return stage.op if stage.inlined and isinstance(stage.op, ComputeOp) else None
+
+    @_shows(">>> [stage for scan in s.scans for stage in s.body_of(scan)]", "[]")
+    def body_of(self, scan: ScanOp) -> list[Stage]:
+        """The stages that are computed at each step of a scan, each after those it reads."""
+        return [stage for stage in self.stages if stage.group is scan and stage.time is not None]
+
+    @_shows(">>> s.normalize() is s", "True")
+    def normalize(self) -> Schedule:
+        """The schedule itself: TVM's step before its passes; here `lower` and `build` do all that is needed."""
+        return self
+
+    # ---- changes of what is computed ----
+
+    def _replace(self, stage: Stage, body: Expr) -> None:
+        """Let a stage compute its tensor in another way."""
+        assert isinstance(stage.op, ComputeOp)
+        op = stage.op.with_body(body)
+        self._stage_of[op] = stage
+        if stage.op in self.inits:
+            self.inits[op] = self.inits[stage.op]
+        stage.op = op
+
+    def _insert(self, op: ComputeOp, before: Stage, like: Tensor, own: Sequence[Axis] = ()) -> Tensor:
+        """Add a stage in the loop that the one of `like` is in, whose axes are the new one's `own`, in order."""
+        source = self[like]
+        roots = source.op.axis if isinstance(source.op, ComputeOp) else ()
+        time = next((new for new, root in zip(own or op.axis, roots) if root is source.time), None)
+        stage = Stage(self, op, self.states.get(like.op, source.group), time)
+        self.stages.insert(self.stages.index(before), stage)
+        self._stage_of[op] = stage
+        tensor = Tensor(op, tuple(map(extent_of, op.axis)), like.dtype, op.name)
+        if like in self._narrow:
+            self._narrow[tensor] = None
+        return tensor
+
+    @_shows('>>> s.cache_read(X, "shared", [Y])', "Tensor(name=X.shared, shape=(8, 64), dtype=float32)")
+    def cache_read(
+        self, tensor: Tensor, scope: str, readers: Tensor | Operation | Sequence[Tensor | Operation]
+    ) -> Tensor:
+        """Let some stages read a copy of a tensor, which is computed where the schedule says.
+
+        A copy of a scan's state is made in the scan's loop, by default at each step, of the steps that are read.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            Any tensor of the schedule.
+        scope : str
+            A hint: on a CUDA device accesses decide the memory scope. It is part of the copy's name.
+        readers : Tensor, Operation or list of them
+            The stages that read the copy.
+
+        Returns
+        -------
+        Tensor
+            The copy, a stage of the schedule.
+
+        Raises
+        ------
+        ValueError
+            One of `readers` does not read the tensor.
+        """
+        line = users_line()
+        listed = readers if isinstance(readers, Sequence) else [readers]
+        stages = [self[each] for each in listed]
+        if not stages:
+            raise ValueError(
+                f"{line}: {tensor.name}: cache_read: expected the stages that read the copy, got none"
+            )
+        for stage in stages:
+            if not isinstance(stage.op, ComputeOp) or all(each is not tensor for each in inputs_of(stage.op)):
+                raise ValueError(f"{line}: {tensor.name}: cache_read: {stage.op.name} does not read it")
+        axes = tuple(Axis(f"i{d}", size) for d, size in enumerate(tensor.shape))
+        op = ComputeOp(f"{tensor.name}.{scope}", axes, tensor[axes])
+        copy = self._insert(op, min(stages, key=self.stages.index), tensor)
+
+        def redirect(node: Expr, args: list[Expr]) -> Expr:
+            if not args:
+                return node
+            static = (copy,) if node.op == "read" and node.static[0] is tensor else node.static
+            return Expr(node.op, tuple(args), node.dtype, static, node.where)
+
+        for stage in dict.fromkeys(stages):
+            assert isinstance(stage.op, ComputeOp)
+            self._replace(stage, fold(stage.op.body, redirect))
+        return copy
+
+    @_shows('>>> s.cache_write(Y, "local")', "Tensor(name=Y.local, shape=(8), dtype=float32)")
+    def cache_write(self, tensor: Tensor, scope: str) -> Tensor:
+        """Compute a tensor in another one, where the schedule says, of which it becomes a copy.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            Of a te.compute, whose loops are not scheduled yet; the new stage has its reduction.
+        scope : str
+            A hint, as in `cache_read`.
+
+        Returns
+        -------
+        Tensor
+            What is computed, a stage of the schedule.
+
+        Raises
+        ------
+        ValueError
+            The tensor is not computed, or its loops are scheduled already.
+        """
+        stage = self[tensor]
+        op = stage.op
+        if not isinstance(op, ComputeOp) or stage.touched:
+            raise ValueError(
+                f"{users_line()}: {tensor.name}: cache_write: expected a te.compute whose loops are not scheduled "
+                "yet"
+            )
+        axes = tuple(Axis(each.name, each.extent) for each in op.axis)
+        source_op = ComputeOp(f"{tensor.name}.{scope}", axes, substitute(op.body, dict(zip(op.axis, axes))))
+        source = self._insert(source_op, stage, tensor)
+        self._replace(stage, source[op.axis])
+        stage.reset()
+        return source
+
+    @_shows(
+        ">>> outer, inner = s[Y].split(k, factor=16)",
+        ">>> parts = s.rfactor(Y, inner)",
+        ">>> parts.shape",
+        "(16, 8)",
+    )
+    def rfactor(self, tensor: Tensor, axis: Axis, factor_axis: int = 0) -> Tensor:
+        """Split a reduction in two: each step of one of its loops first reduces by itself.
+
+        The steps become elements of a new tensor, which the stage then reduces; floats are summed in that order.
+        All loops of the stage are open again.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            A reduction.
+        axis : Axis
+            One of its reduction's loops, also one of `split`.
+        factor_axis : int
+            The dimension of the new tensor that the loop becomes.
+
+        Returns
+        -------
+        Tensor
+            The reductions of the single steps, a stage of the schedule.
+
+        Raises
+        ------
+        ValueError
+            The tensor is no reduction, or the axis none of its loops.
+        """
+        stage = self[tensor]
+        op = stage.op
+        what = f"{users_line()}: {tensor.name}: rfactor"
+        if not isinstance(op, ComputeOp) or not op.reduce_axis:
+            raise ValueError(f"{what}: only a reduction has parts, te.sum and the like in a te.compute")
+        if all(leaf is not axis for leaf in stage.leaves) or axis.kind != "reduce":
+            names = ", ".join(leaf.name for leaf in stage.leaves if leaf.kind == "reduce")
+            raise ValueError(f"{what}: {axis!r} is none of the loops of its reduction ({names})")
+        place = factor_axis + (tensor.ndim + 1 if factor_axis < 0 else 0)
+        if not 0 <= place <= tensor.ndim:
+            raise ValueError(
+                f"{what}: factor_axis: expected one of {tensor.ndim + 1} dimensions, got {factor_axis}"
+            )
+        roots = [each for each in (*op.axis, *op.reduce_axis) if each is not stage.time]
+        loops = StageLoops(stage, roots, [extent_of(each) for each in roots], ())
+        steps = loops.extents[axis]
+        own = [Axis(each.name, each.extent) for each in op.axis]
+        factor = Axis(axis.name, steps)
+        rest = [leaf for leaf in stage.leaves if leaf.kind == "reduce" and leaf is not axis]
+        inner = [Axis(leaf.name, loops.extents[leaf], "reduce") for leaf in rest]
+        index: dict[Expr, Expr] = {**dict(zip((*op.axis, *rest), (*own, *inner))), axis: factor}
+        values: dict[Expr, Expr] = {**dict(zip(op.axis, own))}
+        values |= {root: simplified(substitute(loops.values[root], index)) for root in op.reduce_axis}
+        combiner = op.body.static[0]
+        value = substitute(op.body.args[0], values)
+        for guard in loops.guards:
+            if contains(guard, [axis, *rest]):
+                value = select(substitute(guard, index), value, initial_value(combiner, value.dtype))
+        axes = (*own[:place], factor, *own[place:])
+        parts_op = ComputeOp(f"{tensor.name}.rf", axes, reduction(combiner, value, inner) if inner else value)
+        parts = self._insert(parts_op, stage, tensor, own)
+        k = Axis(axis.name, steps, "reduce")
+        self._replace(stage, reduction(combiner, parts[(*op.axis[:place], k, *op.axis[place:])], k))
+        stage.reset()
+        return parts
 
 
 def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:

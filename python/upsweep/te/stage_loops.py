@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 
 from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, contains, index_const
 from upsweep._compiler.loops.linear import same, simplified
-from upsweep.te.schedule import Fuse, Split, Stage
+from upsweep.te.stages import Fuse, Split, Stage
 
 
 def extent_of(axis: Axis) -> Expr:

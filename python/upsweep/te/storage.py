@@ -9,8 +9,8 @@ from upsweep._compiler.loops.expressions import Expr, binary, index_const, load
 from upsweep._compiler.loops.linear import simplified
 from upsweep._compiler.loops.statements import Buffer
 from upsweep._compiler.loops.traversal import fold
-from upsweep.te.schedule import Schedule
-from upsweep.te.tensors import ComputeOp, Tensor
+from upsweep.te.bounds_inference import Inlined
+from upsweep.te.tensors import Tensor
 
 
 @dataclass
@@ -29,8 +29,8 @@ class StorageMap:
     and in each parallel loop around the statement that is being written.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    def __init__(self, inlined: Inlined) -> None:
+        self.inlined = inlined
         self.scopes: list[list[Buffer]] = [[]]
         self.by_tensor: dict[Tensor, Storage] = {}
 
@@ -66,8 +66,8 @@ class StorageMap:
             if node.op == "read":
                 tensor: Tensor = node.static[0]
                 indices = [simplified(index) for index in args]
-                op = tensor.op
-                if isinstance(op, ComputeOp) and self.schedule[op].inlined:
+                op = self.inlined(tensor)
+                if op is not None:
                     return self.translated(op.body, dict(zip(op.axis, indices)))
                 return load(*self.element(tensor, indices))
             return Expr(node.op, tuple(args), node.dtype, node.static, node.where) if args else node

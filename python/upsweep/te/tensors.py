@@ -11,11 +11,14 @@ from typing import Any
 
 from upsweep._compiler.loops.expressions import (
     FLOATS,
+    INTS,
     Axis,
     Expr,
     as_expr,
     cast,
     check_dtype,
+    const,
+    lowest,
     users_line,
     variable,
 )
@@ -24,6 +27,16 @@ from upsweep._compiler.loops.traversal import walk
 
 # The operation that combines two values of a reduction.
 COMBINERS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_INITIAL = {"sum": 0, "prod": 1}
+
+
+def initial_value(combiner: str, dtype: str) -> Expr:
+    """The value that a reduction begins with."""
+    if combiner in _INITIAL:
+        return const(_INITIAL[combiner], dtype)
+    if dtype in INTS:
+        return const(lowest(dtype) if combiner == "max" else -1 - lowest(dtype), dtype)
+    return const(float("-inf") if combiner == "max" else float("inf"), dtype)
 
 
 class Operation:
@@ -58,6 +71,12 @@ class ComputeOp(Operation):
         super().__init__(name)
         self.axis, self.body = axis, body
         self.reduce_axis: tuple[Axis, ...] = body.static[1] if body.op == "reduce" else ()
+
+    def with_body(self, body: Expr) -> ComputeOp:
+        """The same tensor, computed in another way."""
+        op = ComputeOp(self.name, self.axis, body)
+        op.line, op.outputs = self.line, self.outputs
+        return op
 
 
 class Tensor:
@@ -106,6 +125,12 @@ class Tensor:
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __matmul__ = __neg__ = __pow__ = __array_ufunc__ = __float__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __xor__ = __invert__ = __mod__ = __floordiv__ = _refuse
+
+    def __eq__(self, other: object) -> bool:
+        return self._refuse() if isinstance(other, (Expr, int, float)) else self is other
+
+    __hash__ = object.__hash__
 
     def __iter__(self) -> Any:
         raise TypeError(f"{users_line()}: {self.name} cannot be iterated over; index it in te.compute")
@@ -143,6 +168,9 @@ def var(name: str = "n", dtype: str = "int64") -> Expr:
     if check_dtype(dtype) not in ("int32", "int64"):
         raise TypeError(f"dtype: a size is an integer, got {dtype!r}")
     return variable(name)
+
+
+size_var = var  # TVM's name for one that is never negative, as all sizes are here
 
 
 def as_shape(shape: Any, what: str) -> tuple[Expr, ...]:
@@ -224,7 +252,7 @@ def reduction(combiner: str, expr: Any, axis: Any) -> Expr:
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     for each in axes:
         if not isinstance(each, Axis) or each.kind != "reduce":
-            raise TypeError(f"axis: expected te.reduce_axis, got {each!r}")
+            raise TypeError(f"{users_line()}: axis: expected k = te.reduce_axis((0, n)), got {each!r}")
     value = as_expr(expr)
     if any(node.op == "reduce" for node in walk(value)):
         raise ValueError(f"{users_line()}: a reduction of a reduction: compute the inner one by te.compute first")
@@ -301,12 +329,17 @@ def compute(shape: Any, fcompute: Callable[..., Any], name: str = "compute") -> 
         raise TypeError(f"{name}: a compute has one value, got {len(returned)}; write one te.compute for each")
     body = as_expr(returned)
     if body.op != "reduce" and any(node.op == "reduce" for node in walk(body)):
-        raise ValueError(f"{name}: a reduction stands alone in its te.compute; use its result in another one")
+        raise ValueError(
+            f"{users_line()}: {name}: a reduction stands alone in its te.compute; use its result in another one"
+        )
     op = ComputeOp(name, axes, body)
     known = {id(axis) for axis in (*axes, *op.reduce_axis)}
     for node in walk(body):
         if isinstance(node, Axis) and id(node) not in known:
-            raise ValueError(f"{op.line}: {name}: index {node.name} belongs to another compute")
+            reason = "belongs to another compute"
+            if node.kind == "reduce":
+                reason = f"is one to reduce over: write te.sum(..., axis={node.name}), or te.max and the like"
+            raise ValueError(f"{op.line}: {name}: index {node.name} {reason}")
     return Tensor(op, sizes, body.dtype, name)
 
 

@@ -95,9 +95,14 @@ class Expr:
         return expression_text(self, limit=2000)
 
     def __bool__(self) -> bool:
+        if self.op == "const":
+            return bool(self.static[0])
+        if self.op in ("eq", "ne") and key(self.args[0]) == key(self.args[1]):
+            return self.op == "eq"
         raise TypeError(
             f"{users_line()}: {self!r} has no truth value before it is computed; for a choice between two values "
-            "write te.select(condition, a, b), for and, or, not te.all(a, b), te.any(a, b), te.logical_not(a)"
+            "write te.select(condition, a, b); for and, or, not te.all(a, b), te.any(a, b), te.logical_not(a); "
+            "for 0 < x < 1 te.all(0 < x, x < 1)"
         )
 
     __hash__ = object.__hash__
@@ -122,12 +127,23 @@ class Expr:
         return _of_rows, (rows,)
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError(f"{users_line()}: {self!r} is one number")
+        raise TypeError(
+            f"{users_line()}: {self!r} is one number, and no sequence; te.sum(..., axis=te.reduce_axis((0, n))) "
+            "and the like reduce over an index"
+        )
 
     def __float__(self) -> float:
+        loops = "te.compute, te.reduce_axis and te.scan loop over an index, it indexes a tensor, "
         raise TypeError(
-            f"{users_line()}: {self!r} is no number before it is computed; te.exp, te.tanh and the like are its "
-            "functions, te.cast changes its dtype"
+            f"{users_line()}: {self!r} is no number before it is computed; {loops if self.dtype in INTS else ''}"
+            "te.exp, te.tanh and the like are its functions, te.cast changes its dtype"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        # Numpy asks for this where an expression is an index of its array, and where it is made a part of one.
+        raise TypeError(
+            f"{users_line()}: {self!r} in an array of numpy: for W[i, k] of an array W make a tensor of its shape "
+            "and dtype, te.placeholder(W.shape, str(W.dtype)), and pass W to the built function"
         )
 
     __int__ = __index__ = __complex__ = __float__  # none of them returns
@@ -146,6 +162,10 @@ class Expr:
         """The value as another dtype."""
         return cast(self, dtype)
 
+    def equal(self, other: Any) -> Expr:
+        """Whether two values are equal, as ``==``."""
+        return binary("eq", self, other)
+
     __add__, __radd__ = _operator("add"), _reflected("add")
     __sub__, __rsub__ = _operator("sub"), _reflected("sub")
     __mul__, __rmul__ = _operator("mul"), _reflected("mul")
@@ -154,6 +174,20 @@ class Expr:
     __lt__, __le__, __gt__, __ge__ = _operator("lt"), _operator("le"), _operator("gt"), _operator("ge")
     # In a user's program == and != compare the values.
     __eq__, __ne__ = _operator("eq"), _operator("ne")  # type: ignore[assignment]  # those of object give a bool
+
+    # Of conditions alone, which `binary` checks.
+    __and__, __rand__, __or__, __ror__ = _operator("and"), _reflected("and"), _operator("or"), _reflected("or")
+
+    def __invert__(self) -> Expr:
+        return unary("not", self)
+
+    def _refuse(self, _: Any) -> Any:
+        raise TypeError(
+            f"{users_line()}: {self!r}: there are no operations on bits and no products of matrices; "
+            "te.sum(a * b, axis=k) is a product, != the exclusive or of conditions, ** a power"
+        )
+
+    __xor__ = __rxor__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __matmul__ = __rmatmul__ = _refuse
 
     def __neg__(self) -> Expr:
         return unary("neg", self)
@@ -181,7 +215,7 @@ def check_dtype(dtype: str) -> str:
     """A dtype's name, if it is one that nests compute with."""
     try:
         name = np.dtype(dtype).name
-    except TypeError:
+    except (TypeError, ValueError):  # the latter for an expression, which has an attribute dtype
         name = ""
     if name not in DTYPES:
         raise TypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -234,7 +268,8 @@ def as_expr(value: Any, dtype: str | None = None) -> Expr:
     if isinstance(value, Expr):
         return value
     if not isinstance(value, _NUMBERS):
-        raise TypeError(f"{users_line()}: expected an expression or a number, got {value!r}")
+        hint = "; arrays and tensors are read element by element, X[i, j]" if hasattr(value, "shape") else ""
+        raise TypeError(f"{users_line()}: expected an expression or a number, got {value!r}{hint}")
     if dtype is None:
         is_real = isinstance(value, (float, np.floating))
         dtype = "bool" if isinstance(value, (bool, np.bool_)) else "float32" if is_real else "int32"
@@ -288,7 +323,10 @@ def binary(op: str, a: Any, b: Any) -> Expr:
     """An operation of two values, which are given one dtype first."""
     a, b = _matched(a, b)
     if op in LOGICAL and a.dtype != "bool":
-        raise TypeError(f"{users_line()}: {op}: expected conditions, got {a!r} and {b!r}")
+        raise TypeError(
+            f"{users_line()}: {op}: expected conditions, got {a!r} and {b!r}; comparisons stand in parentheses "
+            "beside & and |, and there are no operations on bits"
+        )
     if op in _OF_FLOATS and a.dtype not in FLOATS:
         if op == "div":
             raise TypeError(
@@ -313,7 +351,7 @@ def unary(op: str, a: Any) -> Expr:
     a = as_expr(a)
     if op == "not":
         if a.dtype != "bool":
-            raise TypeError(f"{users_line()}: not: expected a condition, got {a!r}")
+            raise TypeError(f"{users_line()}: not: expected a condition, got {a!r}, of dtype {a.dtype}")
     elif a.dtype == "bool" or (op in _OF_FLOATS and a.dtype not in FLOATS):
         a = cast(a, "float32" if op in _OF_FLOATS else "int32")
     if op == "neg" and a.op == "const" and _is_number_of(-a.static[0], a.dtype):

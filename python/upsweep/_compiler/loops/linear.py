@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from upsweep._compiler.loops.expressions import FLOATS, INTS, Expr, as_expr, binary, index_const, key
+from upsweep._compiler.loops.expressions import FLOATS, INTS, Expr, as_expr, binary, cast, index_const, key
 from upsweep._compiler.loops.traversal import fold_cached, walk
 
 # The largest size of a call. No tensor is so large; the sum of two sizes fits int64.
@@ -197,4 +197,4 @@ def as_index(value: object) -> Expr:
         raise TypeError(f"expected an integer, got {value!r}")
     if value.dtype not in INTS:
         raise TypeError(f"expected an integer, got {value!r} of {value.dtype}")
-    return value if value.dtype == "int64" else Expr("cast", (value,), "int64")
+    return cast(value, "int64")
