@@ -24,6 +24,18 @@ def check(function, *inputs):
     assert torch.autograd.gradgradcheck(function, inputs)
 
 
+def test_batched_gradients(device):
+    gates, x = leaf(*SHAPE, device=device), leaf(*SHAPE, device=device, seed=1)
+    functions = {
+        upsweep.linear_recurrence: (gates, x),
+        upsweep.cumulative_sum: (x,),
+        lambda gamma, x: upsweep.discounted_cumsum(x, gamma): (leaf(device=device), x),
+    }
+    for function, inputs in functions.items():
+        assert torch.autograd.gradcheck(function, inputs, check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(function, inputs, check_batched_grad=True)
+
+
 def keywords_of(axis, reverse, exclusive, with_initial, with_reset, device):
     n_state = SHAPE[1 - axis]
     initial = leaf(n_state, device=device, seed=7) if with_initial else None

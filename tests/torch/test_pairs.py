@@ -1,9 +1,12 @@
 """Reductions over pairs of tensors: values against numpy's, first and second derivatives, devices and dtypes."""
 
+import warnings
+
 import numpy as np
 import pytest
 from tensors import torch
 from upsweep import BlockRanges, Genred, KernelSolve, LazyTensor, Pm, Vi, Vj
+from upsweep._compiler.formulas import adjoint
 
 M, N, D = 5, 7, 3
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -196,6 +199,129 @@ def test_linear_systems_have_first_and_second_derivatives():
     x, b, g = (tensor.detach() for tensor in tensors)
     matrix = torch.exp(-(g**2) * ((x[:, None] - x) ** 2).sum(-1)) + 0.5 * torch.eye(4, dtype=torch.float64)
     torch.testing.assert_close(by_solve(x, b, g), torch.linalg.solve(matrix, b))
+
+
+def test_systems_that_are_solved_densely_have_derivatives():
+    def by_solve(x, b):
+        return (-Vi(x).sqdist(Vj(x))).exp().solve(b, alpha=1e-5, eps=1e-8)
+
+    def by_matrix(x, b):
+        unit = torch.eye(len(x), dtype=x.dtype)
+        return torch.linalg.solve(torch.exp(-((x[:, None] - x) ** 2).sum(-1)) + 1e-5 * unit, b)
+
+    x, b, weights = (0.5 * randn(150, 2)).requires_grad_(), randn(150, 1, seed=1, grad=True), randn(150, 1, seed=2)
+    kernel = (-Vi(x.detach()).sqdist(Vj(x.detach()))).exp()
+    assert kernel.solve(b.detach(), alpha=1e-5, eps=1e-8, return_info=True)[1].method == "dense"
+    tracked = (-Vi(x).sqdist(Vj(x))).exp().solve(b, alpha=1e-5, eps=1e-8, return_info=True)[1]
+    assert tracked.method == "dense" and 1e-12 < tracked.residual < 1e-8  # not of the steps for derivatives
+    torch.testing.assert_close(by_solve(x, b), by_matrix(x, b), rtol=1e-5, atol=1e-5)
+    expected = torch.autograd.grad((by_matrix(x, b) * weights).sum(), (x, b))
+    for own, other in zip(torch.autograd.grad((by_solve(x, b) * weights).sum(), (x, b)), expected):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+
+
+def test_small_gradients_of_linear_systems_are_not_0():
+    x, b = randn(20, 2), randn(20, 1, seed=1, grad=True)
+    solution = (-Vi(x).sqdist(Vj(x))).exp().solve(b, alpha=0.5)
+    (expected,) = torch.autograd.grad(solution.sum(), b, retain_graph=True)
+    (gradient,) = torch.autograd.grad((1e-9 * solution).sum(), b)
+    torch.testing.assert_close(1e9 * gradient, expected)
+
+
+def test_functions_of_torch_on_features():
+    x, y = randn(M, D), randn(N, D, seed=1)
+    lazy, dense = Vi(x) - Vj(y), x[:, None] - y
+    for norm in (torch.norm, torch.linalg.norm, torch.linalg.vector_norm):
+        torch.testing.assert_close(norm(lazy, dim=-1).sum(1)[:, 0], dense.norm(dim=-1).sum(1))
+    torch.testing.assert_close(torch.nn.functional.relu(lazy).sum(1), dense.relu().sum(1))
+    squares, near = lazy.sqnorm2(), dense.square().sum(-1) < 2
+    masks = torch.logical_or(squares > 5, torch.logical_not(squares >= 2)), (squares < 2) | (squares > 5)
+    for mask in masks:
+        expected = near | (dense.square().sum(-1) > 5)
+        torch.testing.assert_close(mask.sum(1)[:, 0], expected.sum(1).to(x.dtype))
+        torch.testing.assert_close(
+            torch.where(mask, squares, 0).sum(1)[:, 0], (expected * dense.square().sum(-1)).sum(1)
+        )
+    smallest = torch.topk(squares, 2, dim=1, largest=False)[1]
+    assert torch.equal(smallest, dense.square().sum(-1).topk(2, dim=1, largest=False)[1])
+
+
+def test_functions_of_torch():
+    x, y, p = randn(M, D), randn(N, D, seed=1), torch.tensor(2.0, dtype=torch.float64)
+    squares, unit = torch.cdist(x, y) ** 2, torch.eye(N, dtype=x.dtype)
+    for function in (
+        torch.exp, torch.abs, lambda d: torch.clamp(d, 0.1, 0.5), lambda d: p - d, lambda d: p / d, lambda d: p**d,
+        lambda d: p < d, lambda d: p % d, lambda d: torch.mul(d, p), lambda d: torch.pow(d, 2), torch.neg,
+    ):  # fmt: skip
+        torch.testing.assert_close(function(Vi(x).sqdist(Vj(y))) @ unit, function(squares).to(x.dtype))
+    lazy = Vi(x).sqdist(Vj(y))
+    torch.testing.assert_close(torch.sum(lazy, dim=1)[:, 0], squares.sum(1))
+    torch.testing.assert_close(torch.logsumexp(lazy, dim=1)[:, 0], squares.logsumexp(1))
+    torch.testing.assert_close(torch.topk(lazy, 2, dim=1)[0], squares.topk(2).values)
+    with pytest.raises(TypeError, match=r"torch\.sinh: does not take a LazyTensor"):
+        torch.sinh(lazy)
+    with pytest.raises(TypeError, match=r"softmax: does not take a LazyTensor; write x\.sumsoftmaxweight"):
+        torch.softmax(lazy, dim=1)
+    with pytest.raises(TypeError, match=r"torch\.maximum: .* write \(x < y\)\.ifelse\(y, x\)"):
+        torch.max(lazy, 2 * lazy)
+    with pytest.raises(TypeError, match=r"write K\.T @ v"):
+        torch.ones(M, dtype=x.dtype) @ lazy
+
+
+def test_functions_of_torch_return_values_and_indices():
+    """Hazard: the first row of one array in place of the values."""
+    x, y = randn(M, D), randn(N, D, seed=1)
+    lazy, dense = Vi(x).sqdist(Vj(y)), (x[:, None] - y).square().sum(-1)
+    for function in (torch.min, torch.max):
+        expected = function(dense, dim=1, keepdim=True)
+        for result in (function(lazy, dim=1), function(lazy, 1), function(lazy, 1, True)):
+            torch.testing.assert_close(result.values, expected.values)
+            assert torch.equal(result.indices, expected.indices) and result[1] is result.indices
+        of_features = function(Vi(x), dim=-1)
+        torch.testing.assert_close(of_features.values.sum(1), function(x, dim=-1, keepdim=True).values)
+    for largest in (True, False):
+        expected = torch.topk(dense, 2, 1, largest)
+        for result in (torch.topk(lazy, 2, 1, largest), lazy.topk(2, dim=1, largest=largest)):
+            torch.testing.assert_close(result.values, expected.values)
+            assert torch.equal(result.indices, expected.indices)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "min", "amax", "argmin", "logsumexp"])
+def test_results_keep_the_axis(name):
+    lazy, function = Vi(randn(M, D)).sqdist(Vj(randn(N, D, seed=1))), getattr(torch, name)
+    result = function(lazy, dim=1, keepdim=True)
+    assert (result if isinstance(result, torch.Tensor) else result.values).shape == (M, 1)
+    for call in (lambda: function(lazy, dim=1, keepdim=False), lambda: function(lazy, 1, False)):
+        with pytest.raises(ValueError, match=r"keepdim: results keep the last axis; .* write \[\.\.\., 0\]"):
+            call()
+
+
+def test_one_sided_limits_and_norms_are_torchs():
+    x, y = randn(M, D), randn(N, D, seed=1)
+    lazy, dense = Vi(x) - Vj(y), x[:, None] - y
+    for limits in ({"min": 0.2}, {"max": 0.1}, {"min": -0.2, "max": 0.1}):
+        torch.testing.assert_close(torch.clamp(lazy, **limits).sum(1), dense.clamp(**limits).sum(1))
+    torch.testing.assert_close(torch.norm(lazy, p=1, dim=-1).sum(1)[:, 0], dense.norm(p=1, dim=-1).sum(1))
+
+
+def test_tensors_without_axes_take_the_points_dtype():
+    x, y = randn(M, D), randn(N, D, seed=1)
+    scale, other = (torch.tensor(0.3, requires_grad=True) for _ in range(2))
+    assert scale.dtype != x.dtype
+    result = (-Vi(x).sqdist(Vj(y)) / scale).exp().sum(1)
+    expected = (-(x[:, None] - y).square().sum(-1) / other).exp().sum(1, keepdim=True)
+    torch.testing.assert_close(result, expected)
+    result.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(scale.grad, other.grad)
+
+
+def test_the_gradient_of_an_input_that_drops_out_is_0():
+    x, y = randn(M, D, grad=True), randn(N, D, seed=1, grad=True)
+    for reduction in ("Sum", "LogSumExp", "Min"):
+        result = Genred("SqNorm2(x)", ["x = Vi(3)", "y = Vj(3)"], reduction, axis=1)(x, y)
+        dx, dy = torch.autograd.grad(result.sum(), (x, y))
+        assert dx.abs().sum() > 0 and dy.shape == y.shape and not dy.any()
 
 
 def test_ranges_of_tensors():
@@ -424,3 +550,35 @@ def test_ranges_of_a_device_are_fetched_once():
     assert as_ranges(ranges, 5, 7) is built and _OnDevice.fetched == 3
     ranges[2].add_(1)  # another version
     assert as_ranges(ranges, 5, 7)[2].tolist() == [[1, 4], [4, 7]]
+
+
+def test_backward_passes_are_derived_once(monkeypatch):
+    derived = []
+    original = adjoint.gradients
+    monkeypatch.setattr(adjoint, "gradients", lambda *args: derived.append(args) or original(*args))
+
+    def second_derivative():
+        x, y = torch.rand(4, 2, requires_grad=True), torch.rand(3, 2)
+        total = ((Vi(x) - Vj(y)) ** 2).sum(-1).atan().sum(1).sum()
+        (first,) = torch.autograd.grad(total, x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)
+
+    second_derivative()
+    n_derived = len(derived)
+    assert n_derived == 2
+    second_derivative()
+    assert len(derived) == n_derived
+
+
+def test_the_compiler_does_not_warn_of_caches():
+    x, y = torch.rand(5, 3, requires_grad=True), torch.rand(4, 3)
+
+    @torch.compile(backend="eager")
+    def nearest(x, y):
+        return Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], "Min", axis=1)(x, y)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        nearest(x, y).sum().backward()
+    assert x.grad.shape == x.shape
+    assert not [str(each.message) for each in caught if "lru_cache" in str(each.message)]

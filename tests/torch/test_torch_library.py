@@ -1,6 +1,9 @@
 """The operation inside torch's machinery: opcheck, the compiler, vmap, autocast, graphs, streams, devices."""
 
+import re
+import textwrap
 import warnings
+from pathlib import Path
 
 import pytest
 import upsweep
@@ -175,6 +178,36 @@ def test_autocast_leaves_dtypes_alone(device):
     torch.testing.assert_close(y, upsweep.linear_recurrence(gates, x))
 
 
+def test_the_layer_of_the_guide_learns_and_compiles():
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "torch.md").read_text()
+    (source,) = re.findall(r"^    class GatedRecurrence.*?(?=^\S)", text, flags=re.MULTILINE | re.DOTALL)
+    names = {"torch": torch, "upsweep": upsweep}
+    exec(textwrap.dedent(source), names)
+    torch.manual_seed(0)
+    layer = names["GatedRecurrence"](4)
+    x, losses = torch.randn(3, 20, 4), []
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    for _ in range(10):
+        losses.append((layer(x) - x.cumsum(1) / 10).square().mean())
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < 0.9 * losses[0]
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+
+
+def test_meta_tensors_have_shapes():
+    x = torch.ones(3, 7, device="meta", requires_grad=True)
+    y, final = upsweep.linear_recurrence(x, x, return_final=True)
+    sums = upsweep.bincount(torch.zeros(7, dtype=torch.int64, device="meta"), length=4, invalid="drop")
+    assert (y.shape, final.shape, sums.shape) == ((3, 7), (3,), (4,)) and y.is_meta and sums.is_meta
+    y.sum().backward()
+    assert x.grad.shape == (3, 7) and x.grad.is_meta
+
+
 @on_each_device
 def test_derivatives_taken_forward_are_refused(device):
     gates, x = tensors(3, 7, device=device)
@@ -184,7 +217,7 @@ def test_derivatives_taken_forward_are_refused(device):
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
         upsweep.linear_recurrence(gates, dual, out=torch.empty_like(x))
     for transform in (torch.func.jacfwd, torch.func.hessian):
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(NotImplementedError, match=r"jacrev\(jacrev\(f\)\) in place of hessian"):
             transform(lambda x: upsweep.linear_recurrence(gates, x).sin().sum())(x)
 
 
@@ -291,6 +324,22 @@ def test_bad_arguments(device):
     for error, message, call in cases:
         with pytest.raises(error, match=message):
             call()
+
+
+def test_lists_of_tensors():
+    """Numpy would make arrays of them, without their gradients."""
+    for grad in (False, True):
+        rows, x = [torch.ones(3, requires_grad=grad)] * 2, torch.ones(2, 3)
+        calls = {
+            "x": lambda rows, _: upsweep.discounted_cumsum(rows, 0.5),
+            "initial": lambda rows, x: upsweep.discounted_cumsum(x.numpy(), 0.5, initial=[row[0] for row in rows]),
+            "gates": lambda rows, x: upsweep.linear_recurrence(rows, x),
+            "xs": lambda rows, _: upsweep.scan(lambda s, v: s + v, 0.0, [[row[0]] for row in rows]),
+            r"xs\[1\]": lambda rows, x: upsweep.scan(lambda s, v: s + v[0] + v[1], 0.0, (x, rows)),
+        }
+        for name, call in calls.items():
+            with pytest.raises(TypeError, match=rf"{name}: is a list of tensors; use torch.stack\({name}\)"):
+                call(rows, x)
 
 
 LAYOUTS = {
@@ -419,6 +468,21 @@ def test_more_than_2_to_the_31_elements():
     assert y[0] == 1 and (y[100:] == 2).all()
     ones = torch.ones(n, dtype=torch.int8, device="cuda")
     assert upsweep.cumulative_sum(ones)[-1] == n
+
+
+def test_the_first_call_of_scan_is_one_graph_or_a_gradient():
+    run_python("""
+        import torch, upsweep
+
+        def total(x):
+            return upsweep.scan(lambda s, x: torch.tanh(0.5 * s + x), 0.0, x).sum()
+
+        x = torch.rand(5)
+        first = torch.compile(total, fullgraph=True, backend="eager")(x)
+        torch.testing.assert_close(first, total(x))
+        gradient = torch.func.grad(lambda x: upsweep.scan(lambda s, x: torch.tanh(0.3 * s + x), 0.0, x).sum())(x)
+        assert gradient.shape == x.shape
+    """)
 
 
 def test_the_first_call_is_compiled():

@@ -51,7 +51,9 @@ def test_gradients(device, keywords, checkpoint):
 
 def test_gradients_of_several_states_beside_numbers(device):
     x = tensor((4, 7), device)
-    assert torch.autograd.gradcheck(lambda x: upsweep.scan(coupled, (0.5, 1.0), x, axis=1), (x,))
+    assert torch.autograd.gradcheck(
+        lambda x: upsweep.scan(coupled, (0.5, 1.0), x, axis=1), (x,), check_batched_grad=True
+    )
 
 
 def test_time_in_parallel(device):

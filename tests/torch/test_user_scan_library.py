@@ -1,11 +1,15 @@
 """User-defined scans inside torch's machinery: the compiler, opcheck, transforms, modes, exported programs."""
 
 import functools
+import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import upsweep
+from helpers import run_python
 from tensors import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from upsweep._compiler.recurrences.recurrence import parsed, written
 from upsweep._torch import user_scan_ops
@@ -64,6 +68,30 @@ def test_the_compiler_takes_tuples_numbers_and_scans_without_inputs():
     assert_alike(compiled(function), function, random(5, 3), random(3, seed=1))
 
 
+def test_the_compiler_keeps_large_integers():
+    x = torch.ones(3)
+    for init in (2**53, -(2**53) - 1, 2**63 + 1):
+        count = lambda x, init=init: upsweep.scan(lambda s, x: s + 1, init, x)  # noqa: E731
+        assert compiled(count)(x).tolist() == count(x).tolist() == [init + 1, init + 2, init + 3]
+
+
+class Level(NamedTuple):
+    level: torch.Tensor
+    trend: torch.Tensor
+
+
+def test_the_compiler_takes_namedtuples():
+    def function(x, a):
+        ys, final = upsweep.scan(
+            lambda s, x: s._replace(level=0.5 * s.level + x), Level(a, 1.0), x, return_final=True
+        )
+        assert type(ys) is type(final) is Level
+        return ys.level, final.trend
+
+    assert_alike(compiled(function), function, random(5, 3), random(3, seed=1))
+    function(random(5, 3), random(3, seed=1))  # without gradients
+
+
 def test_the_compiler_takes_updates_of_every_kind():
     def scaled(rate):
         return lambda s, x: rate * s + x
@@ -96,18 +124,42 @@ def test_the_compiler_takes_an_object_as_the_update():
     assert_alike(compiled(function), function, random(6, 2))
 
 
+def test_exported_programs_take_what_is_captured():
+    class Module(torch.nn.Module):
+        def __init__(self, function):
+            super().__init__()
+            self.forward = function
+
+    x, rate = random(6), np.array([0.5])
+    for function in (
+        lambda x: upsweep.scan(lambda s, x: rate[0] * s + x, 0.0, x),
+        lambda x: upsweep.lfilter([1.0], [1.0, -0.5], x),
+    ):
+        program = torch.export.export(Module(function), (x,), strict=False)
+        torch.testing.assert_close(program.module()(x), function(x))
+    for function, message in (
+        (lambda x: upsweep.scan(lambda s, x: s + x, 0.0, x, checkpoint=2), "checkpoint: not for tensors that"),
+        (lambda x: upsweep.bincount(x.long()), "give length= and invalid='drop'"),
+        (upsweep.histc, "histograms look at values"),
+    ):
+        with pytest.raises(NotImplementedError, match=message):
+            torch.export.export(Module(function), (x,), strict=False)
+
+
 @pytest.mark.parametrize("shapes", [[(3, 5), (4, 7), (9, 2)]])
 def test_the_compiler_takes_shapes_that_change(shapes):
-    counted = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counted = CompileCounterWithBackend("aot_eager")
 
     def function(x):
         return upsweep.scan(cell, 0.0, (x, 0.5), axis=1)
 
     torch._dynamo.reset()
     run = torch.compile(function, fullgraph=True, backend=counted, dynamic=True)
+    counts = set()
     for shape in shapes:
         assert_alike(run, function, random(*shape))
-    assert counted.frame_count == 1
+        counts.add(counted.frame_count)  # the compiler begins again where it finds that RATE is a constant
+    assert len(counts) == 1
 
 
 def test_numbers_that_change_are_inputs():
@@ -117,6 +169,121 @@ def test_numbers_that_change_are_inputs():
     run, x = compiled(function), random(6)
     for rate in (0.5, 0.25):
         torch.testing.assert_close(run(x, rate), function(x, rate))
+
+
+class Settings:
+    rate = 0.5
+
+
+def settings_cell(s, x):
+    return RATE * Settings.rate * s + x
+
+
+def test_what_an_update_captures_is_guarded(monkeypatch):
+    x = random(6)
+
+    def decayed(rate, power=1.0):
+        return lambda s, x: rate * s**power + x
+
+    def function(x, update):
+        return upsweep.scan(update, 0.0, x, reset=x > 1) + upsweep.scan(settings_cell, 0.0, x)
+
+    run = compiled(function)
+    for rate in (0.5, 0.25, 0.5):  # functions of the same code
+        update = decayed(rate)
+        torch.testing.assert_close(run(x, update), function(x, update))
+    for place, name in ((Settings, "rate"), (sys.modules[__name__], "RATE")):
+        monkeypatch.setattr(place, name, 0.3)
+        torch.testing.assert_close(run(x, update), function(x, update))
+
+
+def test_what_changes_in_place_is_a_break_of_the_graph():
+    x, rate, rates, array = random(6), torch.tensor(0.5, dtype=torch.float64), [0.5], np.array([0.5])
+    module = torch.nn.Module()
+    module.register_buffer("rate", rate)
+    updates = [
+        lambda s, x: rate * s + x, lambda s, x: rates[0] * s + x, lambda s, x: array[0] * s + x,
+        lambda s, x: module.rate * s + x,
+    ]  # fmt: skip
+    for update in updates:
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="pass it in xs, where it broadcasts"):
+            compiled(lambda x, update=update: upsweep.scan(update, 0.0, x))(x)
+    torch._dynamo.reset()
+    run = torch.compile(lambda x, update: upsweep.scan(update, 0.0, x), backend="eager")
+    first = [run(x, update) for update in updates]
+    rate.fill_(0.25)
+    rates[0] = array[0] = 0.25
+    for before, update in zip(first, updates):
+        torch.testing.assert_close(run(x, update), upsweep.scan(update, 0.0, x))
+        assert not torch.equal(run(x, update), before)
+
+
+def test_an_update_of_traced_code_captures_what_changes():
+    def function(x, rate):
+        return upsweep.scan(lambda s, x: rate * s + x, 0.0, x)
+
+    x = random(6)
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="eager")
+    scan = torch.compile(upsweep.scan, backend="eager")
+    for rate in (0.5, 0.25, 0.125):
+        torch.testing.assert_close(run(x, rate), function(x, rate))
+        partial = functools.partial(lambda s, x, rate: rate * s + x, rate=rate)
+        torch.testing.assert_close(scan(partial, 0.0, x), function(x, rate))
+    whole = compiled(function)
+    torch.testing.assert_close(whole(x, 0.5), function(x, 0.5))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"pass it in xs, where it .*dynamic=False"):
+        whole(x, 0.25)
+    whole = compiled(function, dynamic=False)
+    for rate in (0.5, 0.25):
+        torch.testing.assert_close(whole(x, rate), function(x, rate))
+
+
+def test_updates_that_are_methods_or_name_functions_of_libraries():
+    class Cell(torch.nn.Module):
+        rate = 0.5
+
+        def update(self, s, x):
+            return self.rate * s + x
+
+        @staticmethod
+        def step(s, x):
+            return x[1] * s + x[0]
+
+        def forward(self, x):
+            return upsweep.scan(self.update, 0.0, x)
+
+        def explicit(self, x):
+            return upsweep.scan(self.step, 0.0, (x, self.rate))
+
+    cell, x, tanh = Cell(), random(6), torch.tanh
+
+    def function(x):
+        return upsweep.scan(lambda s, x: upsweep.scan.tanh(s) + tanh(x), 0.0, x)
+
+    assert_alike(compiled(function), function, x)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"update: is a method, .* @staticmethod"):
+        compiled(cell)(x)
+    torch.testing.assert_close(compiled(cell.explicit)(x), cell(x))
+    torch._dynamo.reset()
+    run = torch.compile(cell, backend="eager")
+    for rate in (0.5, 0.25):
+        cell.rate = rate
+        torch.testing.assert_close(run(x), cell(x))
+
+
+def test_filters_in_the_compiler():
+    def filtered(x, b):
+        return upsweep.lfilter(b, [1.0, -0.5], x)
+
+    x = random(6)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="write its recurrence as an update of scan"):
+        compiled(filtered)(x, [1.0])
+    torch._dynamo.reset()
+    run = torch.compile(filtered, backend="eager")
+    for b in ([1.0], [0.5], [0.5, 0.25]):
+        torch.testing.assert_close(run(x, b), filtered(x, b))
+    torch.testing.assert_close(compiled(lambda x: upsweep.ewm_mean(x, span=3))(x), upsweep.ewm_mean(x, span=3))
 
 
 def test_segments_are_a_break_of_the_graph():
@@ -136,7 +303,7 @@ def test_what_is_refused_is_refused_in_the_compiler():
     x = random(4)
     for function, message in [
         (lambda x: upsweep.scan(lambda s, x: s + x, 0.0, x.to(torch.complex64)), "xs: expected float16, bfloat16"),
-        (lambda x: upsweep.scan(lambda s, x: s + x, 0.0, x, axis=1), "axis: 1 is out of range"),
+        (lambda x: upsweep.scan(lambda s, x: s + x, 0.0, x, axis=1), "axis 1 is out of bounds"),
         (lambda x: upsweep.scan(lambda s, x: s + x, 0.0, x, length=3), "length: 3 is not the length"),
         (lambda x: upsweep.scan(lambda s, _: s, x, None), "length: is needed"),
         (lambda x: upsweep.scan(lambda s, x: s if s > 0 else x, 0.0, x), "np.where"),
@@ -177,6 +344,23 @@ def test_export(tmp_path):
     loaded = torch.export.load(tmp_path / "program.pt2").module()
     x, start = random(90, 3, seed=3), random(3, seed=4)
     torch.testing.assert_close(loaded(x, start), Module()(x, start))
+
+
+def test_exported_programs_load_in_a_new_process(tmp_path):
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            y = upsweep.scan(lambda s, x: torch.tanh(s + x), 0.0, upsweep.linear_recurrence(x, x))
+            return y, upsweep.bincount(x.long(), length=4, invalid="drop")
+
+    x, path = random(7).abs(), tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(Module(), (x,)), path)
+    y, counts = Module()(x)
+    code = f"""
+    import torch, upsweep.torch_ops
+    y, counts = torch.export.load({str(path)!r}).module()(torch.tensor({x.tolist()}, dtype=torch.float64))
+    print([y.tolist(), counts.tolist()])
+    """
+    assert run_python(code) == f"{[y.tolist(), counts.tolist()]}\n"
 
 
 def run_cell(x, w, start):

@@ -188,6 +188,16 @@ def test_what_was_changed_in_place_is_not_differentiated(device):
             y.sum().backward()
 
 
+def test_results_can_be_changed_in_place(device):
+    for keywords in ({}, {"axis": 1}, {"reverse": True}):
+        x = make_tensor((6, 3), device)
+        ys = upsweep.scan(lambda s, x: (np.tanh(s + x), (s, s * x)), 0.5, x, **keywords)
+        expected = torch.autograd.grad(ys[0].sum() + (ys[1] * ys[1]).sum(), x)
+        ys = upsweep.scan(lambda s, x: (np.tanh(s + x), (s, s * x)), 0.5, x, **keywords)
+        ys[0].add_(1)
+        torch.testing.assert_close(torch.autograd.grad(ys[0].sum() + ys[1].square_().sum(), x), expected)
+
+
 def test_states_are_saved_only_if_the_derivative_reads_them(device, monkeypatch):
     shapes, library = [], user_scan_tensors.view_tensor.__self__
     new = type(library).new

@@ -11,6 +11,7 @@ torch. The public functions reach the modules as attributes of the package, and 
       -> user_scan_tensors                       tensors as arguments and results
       -> user_scan_plans  user_scan_cuda         compiled scans of CUDA tensors; their device views
       -> user_scan_autograd  user_scan_ops       derivatives of any order; registered operation; vmap rules
+      -> user_scan_guards                        what an update captures, under torch.compile
     pairs  loops  cluster                        the other operations
     via_numpy                                    functions of numpy arrays, called with tensors: histograms
     graph_breaks  compiler_disabled              calls that torch.compile leaves to Python
@@ -18,18 +19,6 @@ torch. The public functions reach the modules as attributes of the package, and 
 Start reading at `scan.cumulative_sum`.
 """
 
-from typing import Any
-
-from upsweep._arrays import dispatch
 from upsweep._torch import aggregates, bincount, cluster, loops, pairs, scan, user_scan, via_numpy
 
 __all__ = ["aggregates", "bincount", "cluster", "loops", "pairs", "scan", "user_scan", "via_numpy"]
-
-
-def _load_user_scan_ops() -> Any:
-    from upsweep._torch import user_scan_ops  # imports torch's compiler, which takes two seconds
-
-    return user_scan_ops
-
-
-dispatch.register("torch.user_scan_ops", _load_user_scan_ops)

@@ -29,7 +29,7 @@ def bincount(
         if y is not None:
             return y
     drop = checks.check_count_keywords(invalid, return_invalid, accumulate, out)
-    if torch.compiler.is_compiling() and not (drop and (length is not None or out is not None)):
+    if torch.compiler.is_dynamo_compiling() and not (drop and (length is not None or out is not None)):
         from upsweep._torch import compiler_disabled
 
         return compiler_disabled.bincount(
@@ -38,7 +38,7 @@ def bincount(
         )  # fmt: skip
     keys = torch_scan.as_tensor(x, "x", None)
     is_integral = not (keys.is_floating_point() or keys.is_complex())
-    at = checks.check_keys(keys, is_integral, axis, rule=": bincount takes integers and bool")
+    at = checks.check_keys(keys, is_integral, axis)
     summands = None if weights is None else torch_scan.as_tensor(weights, "weights", None)
     n_sums = checks.check_weights(summands, keys)
     if summands is not None and summands.device != keys.device:
@@ -48,8 +48,10 @@ def bincount(
     if out is not None:
         sums = () if n_sums is None else (n_sums,)
         shape = (*keys.shape, *sums)
-        n_bins = checks.bins_of_out(out if isinstance(out, Tensor) else None, n_bins, shape, at, minimum)
+        tensor = out if isinstance(out, Tensor) else None
+        n_bins = checks.bins_of_out(tensor, n_bins, shape, at, minimum)
         shape = torch.Size((*keys.shape[:at], n_bins, *keys.shape[at + 1 :], *sums))
+        checks.check_count_out(tensor, result, dtype)
         torch_scan.check_target(out, shape, result, keys.device, {"x": keys, "weights": summands})
     threads = 0 if n_threads is None else cpu.check_threads(n_threads)
     torch_scan.reject_jit_trace("counts")
@@ -93,7 +95,9 @@ def _run_plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> T
 
 def _run(request: bincount_ops.Request, out: Any, accumulate: bool) -> tuple[Tensor, Tensor | None]:
     tensors = (request.keys, request.weights)
-    if not torch_scan.is_traced() and all(map(torch_scan.is_plain_tensor, (*tensors, out))):
+    if not (torch_scan.is_traced() or request.keys.is_meta) and all(
+        map(torch_scan.is_plain_tensor, (*tensors, out))
+    ):
         is_inexact = request.dtype.is_floating_point or request.dtype.is_complex
         if is_inexact and torch_scan.requires_autograd(tensors):
             return bincount_ops.count.eager(*request)

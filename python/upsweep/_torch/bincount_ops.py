@@ -67,16 +67,22 @@ def _fake_count(*arguments: Any) -> tuple[Tensor, Tensor]:
     return y, x.new_empty((), dtype=torch.int64) if request.count_invalid else _no_number(x)
 
 
-def _look_up(g: Tensor, x: Tensor, axis: int, dtype: torch.dtype, *_: Any) -> Tensor:
+def _look_up(
+    g: Tensor, x: Tensor, axis: int, dtype: torch.dtype, deterministic: bool, n_threads: int, drop: bool = True,
+) -> Tensor:  # fmt: skip
     n_bins, sums = g.shape[axis], g.shape[x.ndim :]
     if n_bins == 0 or x.numel() == 0:
         return g.new_zeros((*x.shape, *sums), dtype=dtype)
     keys = x.to(torch.int64)  # uint64 keys from 2**63 on become negative, which is outside too
-    inside = (keys >= 0) & (keys < n_bins)
-    keys = keys.where(inside, 0)
-    if sums:
-        keys, inside = keys.unsqueeze(-1).expand(*x.shape, *sums), inside.unsqueeze(-1)
-    gradient = g.gather(axis, keys).where(inside, 0)
+    if drop:
+        inside = (keys >= 0) & (keys < n_bins)
+        keys = keys.where(inside, 0)
+    if x.ndim == 1:
+        gradient = g.index_select(0, keys)  # half the time of gather
+    else:
+        gradient = g.gather(axis, keys.unsqueeze(-1).expand(*x.shape, *sums) if sums else keys)
+    if drop:
+        gradient = gradient.where(inside.unsqueeze(-1) if sums else inside, 0)
     if gradient.is_complex() and not dtype.is_complex:
         gradient = gradient.real
     return gradient.to(dtype).contiguous()
@@ -88,6 +94,7 @@ def _fake_look_up(g: Tensor, x: Tensor, axis: int, dtype: torch.dtype, *_: Any) 
 
 def _save_count(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, weights, ctx.axis, _, _, _, _, ctx.deterministic, ctx.n_threads, *_ = inputs
+    ctx.drop = Request(*inputs).drop  # the eager form has looked at the keys unless it drops them
     ctx.save_for_backward(x)
     ctx.dtype = None if weights is None else weights.dtype
     y, n_invalid = output
@@ -99,11 +106,11 @@ def _count_backward(ctx: Any, g: Tensor | None, _: Any) -> tuple[Any, ...]:
     if g is None or not ctx.needs_input_grad[1]:
         return ()
     (x,) = ctx.saved_tensors
-    return (None, look_up.form()(g, x, ctx.axis, ctx.dtype, ctx.deterministic, ctx.n_threads))
+    return (None, look_up.form()(g, x, ctx.axis, ctx.dtype, ctx.deterministic, ctx.n_threads, ctx.drop))
 
 
 def _save_look_up(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    g, x, ctx.axis, _, ctx.deterministic, ctx.n_threads = inputs
+    g, x, ctx.axis, _, ctx.deterministic, ctx.n_threads, *_ = inputs
     ctx.save_for_backward(x)
     ctx.shape, ctx.dtype = g.shape, g.dtype
     ctx.set_materialize_grads(False)
@@ -131,6 +138,7 @@ count = Operation(
     _count, _fake_count, _save_count, _count_backward, out_dims=(0, None), check_vmap=_check_vmap,
 )  # fmt: skip
 look_up = Operation(
-    "look_up_bins(Tensor g, Tensor x, int axis, ScalarType dtype, bool deterministic, int n_threads) -> Tensor",
+    "look_up_bins(Tensor g, Tensor x, int axis, ScalarType dtype, bool deterministic, int n_threads, "
+    "bool drop=True) -> Tensor",
     _look_up, _fake_look_up, _save_look_up, _look_up_backward, out_dims=0,
 )  # fmt: skip

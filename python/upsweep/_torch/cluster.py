@@ -36,6 +36,9 @@ class TensorOps(ArrayOps):
             raise TypeError(f"lab: expected integers, got {lab.dtype}")
         return lab.reshape(-1)
 
+    def check_sorted(self, lab: Tensor) -> None:
+        super().check_sorted(self._counted(lab))
+
     def at_least(self, weights: Tensor, least: float) -> Tensor:
         return weights.clamp(min=least)
 

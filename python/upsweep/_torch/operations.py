@@ -11,7 +11,7 @@ them from the same four functions:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -46,11 +46,21 @@ def eager(run: Callable[..., Any], save: Callable[..., None], backward: Callable
     return _differentiable(forward=forward, backward=backward)
 
 
+def refuse_forward(what: str = "scans and counts") -> NoReturn:
+    """Raise where a derivative is taken forward."""
+    raise NotImplementedError(
+        f"{what} have no derivative taken forward (jvp); take it backward: torch.func.jacrev in place of jacfwd, "
+        "jacrev(jacrev(f)) in place of hessian, torch.autograd.functional.jvp in place of torch.func.jvp"
+    )
+
+
 def transformed(
     run: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any], vmap: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return the differentiable function that torch.func's transforms take."""
-    return _differentiable(forward=run, setup_context=save, backward=backward, vmap=vmap)
+    return _differentiable(
+        forward=run, setup_context=save, backward=backward, vmap=vmap, jvp=lambda *_: refuse_forward()
+    )  # fmt: skip
 
 
 def _differentiable(**methods: Callable[..., Any]) -> Any:
@@ -102,6 +112,11 @@ class Operation:
             batched[i] = None if args[i] is None else to_front(args[i], in_dims[i], info.batch_size)
         batched[self._axis] += 1
         return self.form()(*batched), self._out_dims
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether the vmap of torch.autograd (`is_grads_batched`), not that of torch.func, follows the tensor."""
+    return bool(torch._C._functorch.is_legacy_batchedtensor(tensor))
 
 
 def to_front(tensor: Tensor, dim: int | None, size: int) -> Tensor:

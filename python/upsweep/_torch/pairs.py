@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from upsweep import _backends
 from upsweep._compiler.formulas import adjoint
 from upsweep._compiler.formulas.reduction import outputs
-from upsweep._torch import executors, scan
+from upsweep._torch import executors, operations, scan
 from upsweep._utils.lru_cache import LRUCache
 
 Problem = Any  # upsweep.pairs.function.PairProblem
@@ -38,7 +38,7 @@ def reduce(function: Function, arrays: Sequence[Any], ranges: Any, n_threads: in
     dtypes = [executors.NAMES[tensor.dtype] for tensor in tensors]
     problem, padded = function.problem(tensors, dtypes, tensors[0].is_cuda, ranges, n_threads)
     is_sum = function.reduction in adjoint.SUMS or function.reduction not in adjoint.DIFFERENTIABLE
-    if is_sum or not _needs_autograd(padded):
+    if is_sum or not (_is_transformed() or scan.requires_autograd(padded)):
         return _reduced(problem, padded)
     return _extremes(problem, padded, [each.kind for each in function.inputs])
 
@@ -65,18 +65,21 @@ def _run(problem: Problem, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return results
 
 
-def _needs_autograd(tensors: Sequence[Tensor]) -> bool:
-    """Whether autograd, or a function transform, has to record the call."""
-    transform = torch._C._functorch.peek_interpreter_stack()
-    return scan.requires_autograd(tensors) or transform is not None or forward_ad._current_level >= 0
+def _is_transformed() -> bool:
+    """Whether a function transform, or forward-mode differentiation, has to record the call."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def _reduced(problem: Problem, tensors: Sequence[Tensor], mask: int | None = None) -> tuple[Tensor, ...]:
     """The results with derivatives; these are 0 for rows where the tensor at position `mask` is 0."""
-    if _needs_autograd(tensors):
-        results: tuple[Tensor, ...] = _Reduction.apply(problem, mask, *tensors)
-        return results
-    return _run(problem, tensors)
+    results: tuple[Tensor, ...]
+    if _is_transformed():
+        results = _Reduction.apply(problem, mask, *tensors)
+    elif scan.requires_autograd(tensors):
+        results = _eager(problem, mask, *tensors)
+    else:
+        results = _run(problem, tensors)
+    return results
 
 
 def _masked(rows: Tensor, tensors: Sequence[Tensor], mask: int | None) -> Tensor:
@@ -102,31 +105,32 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         problem, mask, (*tensors, result) = ctx.problem, ctx.mask, ctx.saved_tensors
-        residuals: list[Tensor] | None = None
-        gradients: list[Tensor | None] = [None, None]
-        for position, tensor in enumerate(tensors):
-            of = adjoint.variable_at(problem.reduction, position)
-            if of is None or not ctx.needs_input_grad[position + 2]:
-                gradients.append(None)
+        positions = tuple([n for n in range(len(tensors)) if ctx.needs_input_grad[n + 2]])
+        pullbacks = dict(adjoint.pullbacks(problem.reduction, positions, len(tensors)))
+        operands = [*tensors, cotangent, *_residuals(problem, tensors, result)] if pullbacks else []
+        gradients: list[Tensor | None] = [None] * (2 + len(tensors))
+        for position in positions:
+            tensor = tensors[position]
+            if position not in pullbacks:
+                # 0, so that torch.autograd.grad takes an input that drops out of the formula.
+                gradients[position + 2] = torch.zeros_like(tensor)
                 continue
-            if residuals is None:
-                residuals = _residuals(problem, tensors, result)
-            pulled = problem.with_reduction(adjoint.pullback(problem.reduction, of, len(tensors)))
-            (gradient,) = _reduced(pulled, [*tensors, cotangent, *residuals], mask)
+            (gradient,) = _reduced(problem.with_reduction(pullbacks[position]), operands, mask)
             gradient = _masked(gradient, tensors, mask)
             axes = adjoint.broadcast_axes(gradient.shape, tensor.shape)
             if axes:
                 gradient = gradient.sum(axes, keepdim=True, dtype=torch.float64).to(gradient.dtype)
-            gradients.append(gradient.reshape(tensor.shape))
+            gradients[position + 2] = gradient.reshape(tensor.shape)
         return tuple(gradients)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         problem, (*tensors, result) = ctx.problem, ctx.saved_tensors
-        pairs = [(adjoint.variable_at(problem.reduction, n), tangent) for n, tangent in enumerate(tangents[2:])]
-        moving = [(of, tangent) for of, tangent in pairs if of is not None and tangent is not None]
-        pushed = adjoint.pushforward(problem.reduction, [of for of, _ in moving], len(tensors))
-        operands = [*tensors, *[tangent for _, tangent in moving], *_residuals(problem, tensors, result)]
+        moving = tuple([n for n, tangent in enumerate(tangents[2:]) if tangent is not None])
+        pushed = adjoint.pushforward(problem.reduction, moving, len(tensors))
+        read = {v.static[0] for v in problem.reduction.variables}
+        of_read = [tangents[n + 2] for n in moving if n in read]
+        operands = [*tensors, *of_read, *_residuals(problem, tensors, result)]
         (change,) = _reduced(problem.with_reduction(pushed), operands, ctx.mask)
         return (_masked(change, tensors, ctx.mask),)
 
@@ -145,6 +149,9 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         sizes = problem.sizes._replace(batch=(info.batch_size, *problem.sizes.batch))
         results = _reduced(replace(problem, sizes=sizes, intervals=intervals), wide, mask)
         return results, (0,) * len(results)
+
+
+_eager = operations.eager(_Reduction.forward, _Reduction.setup_context, _Reduction.backward)
 
 
 def _with_vmap_batch(tensor: Tensor, dim: int | None, n_batch: int) -> Tensor:
@@ -284,7 +291,10 @@ class _Inverse(torch.autograd.Function):  # type: ignore[misc]  # the same
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[None, Tensor]:
-        return None, _Inverse.apply(ctx.solver, cotangent)
+        # The solver's accuracy is absolute: it takes a cotangent below it for 0.
+        scale = cotangent.detach().abs().sum() / max(cotangent.numel(), 1)
+        scale = scale.clamp(min=torch.finfo(scale.dtype).tiny)
+        return None, scale * _Inverse.apply(ctx.solver, cotangent / scale)
 
 
 def solve(apply: Callable[[Tensor], Tensor], b: Tensor, solver: Callable[[Tensor], Tensor]) -> Tensor:

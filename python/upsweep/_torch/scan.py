@@ -21,7 +21,7 @@ from upsweep._backends import cpu
 from upsweep._core import checks
 from upsweep._core import scan as scan_problem
 from upsweep._core.layout import have_same_memory
-from upsweep._torch import executors, scan_ops
+from upsweep._torch import executors, operations, scan_ops
 
 Number = (bool, int, float, complex, np.number, np.bool_)
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
@@ -33,7 +33,7 @@ def cumulative_sum(
 ) -> Any:  # fmt: skip
     """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
     if (
-        axis == -1 and initial is None and reset is None and dtype is None and not include_initial
+        axis in (None, -1) and initial is None and reset is None and dtype is None and not include_initial
         and not exclusive and not return_final and isinstance(x, Tensor) and not needs_dispatcher((x, out))
     ):  # fmt: skip
         y = executors.run_lines(x, None, 1.0, bool(reverse), False, out, n_threads)
@@ -58,8 +58,8 @@ def discounted_cumsum(
 ) -> Any:  # fmt: skip
     """`upsweep.discounted_cumsum` of tensors."""
     if (
-        type(gamma) is float and axis == -1 and initial is None and reset is None and not window and not exclusive
-        and not return_final and isinstance(x, Tensor) and not needs_dispatcher((x, out))
+        type(gamma) is float and axis in (None, -1) and initial is None and reset is None and not window
+        and not exclusive and not return_final and isinstance(x, Tensor) and not needs_dispatcher((x, out))
     ):  # fmt: skip
         y = executors.run_lines(x, None, gamma, bool(reverse), True, out, n_threads)
         if y is not None:
@@ -75,7 +75,7 @@ def linear_recurrence(
 ) -> Any:  # fmt: skip
     """`upsweep.linear_recurrence` of tensors."""
     if (
-        axis == -1 and initial is None and reset is None and not exclusive and not return_final
+        axis in (None, -1) and initial is None and reset is None and not exclusive and not return_final
         and isinstance(tokens, Tensor) and isinstance(gates, Tensor) and not needs_dispatcher((tokens, gates, out))
     ):  # fmt: skip
         y = executors.run_lines(tokens, gates, 0.0, bool(reverse), True, out, n_threads)
@@ -211,8 +211,10 @@ def _result_dtype(a: Any, b: Tensor) -> torch.dtype:
 def as_tensor(value: Any, name: str, other: Any) -> Tensor:
     """Return the tensor after checks; a 0-d tensor on the CPU moves to the device of the tensor `other`."""
     if not isinstance(value, Tensor):
+        _arrays.refuse_list_of_tensors(value, name)
         raise TypeError(
-            f"{name}: expected a torch.Tensor, as another argument is one, got {_arrays.type_name(value)}"
+            f"{name}: expected a torch.Tensor, as another argument is one, got {_arrays.type_name(value)}; "
+            "convert it by torch.as_tensor"
         )
     refuse_not_dense(value, name)
     if value.dtype not in executors.NAMES:
@@ -308,7 +310,7 @@ class TensorScan:
         try:
             return initial.expand(state)
         except RuntimeError:
-            raise checks.state_shape_error("initial", initial.shape, state) from None
+            raise checks.state_shape_error("initial", initial.shape, state, self.shape) from None
 
     def run(
         self, out: Any, reverse: bool, exclusive: bool, flush: bool, window: int, return_final: bool,
@@ -322,7 +324,7 @@ class TensorScan:
         reject_forward_ad(tensors)
         if out is not None:
             self.check_out(out, self.shape)
-        traced = is_traced() or not all(map(is_plain_tensor, (*tensors, out)))
+        traced = is_traced() or self.x.is_meta or not all(map(is_plain_tensor, (*tensors, out)))
         if not traced and not requires_autograd(tensors):
             y = scan_ops.allocate_out(self.x, self.dtype) if out is None else out
             dtype = executors.state_dtype(self.dtype)
@@ -403,7 +405,7 @@ def reject_forward_ad(tensors: tuple[Tensor | None, ...], what: str = "scans") -
     if not _is_compiling() and forward_ad._current_level >= 0:
         for tensor in tensors:
             if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
-                raise NotImplementedError(f"{what} have no derivative taken forward (jvp); take it backward")
+                operations.refuse_forward(what)
 
 
 def is_plain_tensor(tensor: Tensor | None) -> bool:
@@ -413,7 +415,9 @@ def is_plain_tensor(tensor: Tensor | None) -> bool:
 
 def are_in_memory(*tensors: Tensor | None) -> bool:
     """Whether the tensors have addresses, unlike those of the compiler and of transforms."""
-    return all(map(is_plain_tensor, tensors)) and not _is_compiling() and _transform() is None
+    if _is_compiling() or _transform() is not None:
+        return False
+    return all(is_plain_tensor(tensor) and not (tensor is not None and tensor.is_meta) for tensor in tensors)
 
 
 def reject_gradients(tensors: dict[str, Tensor | None]) -> None:

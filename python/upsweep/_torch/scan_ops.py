@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import executors
-from upsweep._torch.operations import Operation
+from upsweep._torch.operations import Operation, is_batched
 
 
 def allocate_out(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -165,7 +165,7 @@ def _needs_no_graph(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
         gates is not None and not ctx.window and gates.dtype == g.dtype == ctx.x_dtype and not g.is_complex()
         and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         and type(g) is Tensor and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._len_torch_dispatch_stack() == 0 and not (is_batched(g) or g.is_meta)
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 A call takes one of these paths:
 
-    numpy_arguments   float32 and float64 on the CPU, no derivative: numpy views; `upsweep.scan` runs them
+    as_arrays         float32, float64, or few elements, on the CPU, no derivative: `upsweep.scan` of numpy views
     TensorScan        CUDA, with a first derivative: a compiled scan, cached as for other arrays
     run               everything else: operands of one dtype, differentiable to any order (`user_scan_autograd`)
     compiled_scan     under torch.compile: a registered operation (`user_scan_ops`)
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from upsweep._arrays.dispatch import handlers
 from upsweep._compiler.recurrences.guards import Entry
-from upsweep._compiler.recurrences.trace import arranged
+from upsweep._compiler.recurrences.trace import arranged, structure_of
 from upsweep._torch import scan as torch_scan
 from upsweep._torch import user_scan_autograd, user_scan_tensors
 from upsweep._torch.graph_breaks import graph_break
@@ -31,9 +31,15 @@ from upsweep._user_scan.cached_calls import compiled_scans, layout_keys
 from upsweep._user_scan.problem import Problem, check, check_checkpoint, flatten
 
 _NOTHING = bytes(8)
+# Elements of other dtypes than kernels compute in. Numpy's path saves 0.2 ms a call, but torch converts large
+# tensors in half the time (float32 and bool, two cores of Zen 4, 2026-11: 10**6 elements in 2.2, not 4.0 ms).
+_MOST_CONVERTED = 1 << 16
 
 
-@graph_break("scan with checkpoint= runs in segments: leave checkpoint= out to compile it")
+@graph_break(
+    "scan runs in Python with checkpoint=: leave checkpoint= out to compile it; and where update captures what "
+    "can change, as a tensor, array or list: pass it in xs, where it broadcasts, or make it a tuple of numbers"
+)
 def scan(
     update: Callable[[Any, Any], Any], init: Any, xs: Any, *, axis: int, reverse: bool, return_final: bool,
     length: int | None, checkpoint: int | None,
@@ -64,7 +70,7 @@ def scan(
     ordinal = None if problem.placement is None else problem.placement.ordinal
     states, inputs = user_scan_tensors.on_one_device(states, inputs, ordinal)
     operands = user_scan_tensors.as_operands(
-        states, inputs, getattr(torch, spec.dtype.name), spec.shape, spec.axis
+        states, inputs, getattr(torch, spec.dtype.name), spec.shape, spec.axis, user_scan_tensors.integers_of(spec)
     )
     if size is None:
         results = user_scan_autograd.run(spec, operands)
@@ -75,23 +81,38 @@ def scan(
     return user_scan_tensors.as_result(results, spec.axis, half, outputs, finals, return_final)
 
 
-def as_arrays(states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
-    """The arguments as numpy arrays that share their memory; None unless numpy's path computes the same."""
-    if torch_scan.is_traced() or not all(map(_is_array, inputs)):
-        return None
-    if not all(type(value) is float or _is_array(value) for value in states):
-        return None
-    arrays = [[v if type(v) is float else v.detach().numpy() for v in values] for values in (states, inputs)]
-    return arrays[0], arrays[1]
+@graph_break("lfilter reads its coefficients in Python; write its recurrence as an update of scan to compile it")
+def lfilter(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call `upsweep.lfilter`, not traced by torch's compiler."""
+    if torch.compiler.is_dynamo_compiling():
+        from upsweep._torch import compiler_disabled
+
+        return compiler_disabled.lfilter(function, *arguments)
+    return function(*arguments)
 
 
-def _is_array(value: Any) -> bool:
-    # Tensors without axes are left out: in numpy they take part in dtype promotion like arrays.
+def as_arrays(states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Any], np.dtype[Any]] | None:
+    """The arguments as numpy arrays that share their memory, and the dtype of integers as floats.
+
+    None unless numpy's path computes the same.
+    """
+    if torch_scan.is_traced() or not all(map(_is_on_host, inputs)) or not all(map(_is_on_host, states)):
+        return None
+    views = [[v.detach().numpy() if isinstance(v, Tensor) else v for v in values] for values in (states, inputs)]
+    return views[0], views[1], user_scan_tensors.default_dtype()
+
+
+def _is_on_host(value: Any) -> bool:
+    """Whether this is a number of Python, or a tensor that a numpy array can share its memory with."""
+    if type(value) in (float, int, bool):
+        return True
     return (
         layout_key(value) is not None
-        and value.dtype in (torch.float32, torch.float64)
         and value.is_cpu
-        and value.ndim > 0
+        and (
+            value.dtype in (torch.float32, torch.float64)
+            or (value.dtype is not torch.bfloat16 and value.numel() <= _MOST_CONVERTED)
+        )
         and not (value.requires_grad and torch.is_grad_enabled())
         and not user_scan_tensors.is_cuda(value)
     )
@@ -100,7 +121,7 @@ def _is_array(value: Any) -> bool:
 def from_arrays(result: Any) -> Any:
     """The result of a scan of numpy arrays as tensors, arranged alike."""
     if isinstance(result, tuple):
-        return tuple(map(from_arrays, result))
+        return arranged([*map(from_arrays, result)], structure_of(result))
     return None if result is None else user_scan_tensors.from_array(np.asarray(result))
 
 
@@ -116,7 +137,7 @@ def _lookup(
     keys = layout_keys(states, layout_key), layout_keys(inputs, layout_key, are_constants=True)
     if None in keys or type(axis) is not int or not (length is None or type(length) is int):
         return None, None
-    flags = bool(reverse), bool(return_final), torch.is_grad_enabled()
+    flags = bool(reverse), bool(return_final), torch.is_grad_enabled(), torch.get_default_dtype()
     return compiled_scans.entry(update), (axis, length, flags, state_structure, input_structure, keys)
 
 
@@ -139,6 +160,7 @@ def prepare(
     problem = check(
         update, arranged([_stand_in(value, has_memory) for value in states], state_structure),
         arranged([_stand_in(value, has_memory) for value in inputs], input_structure), axis, reverse, length,
+        user_scan_tensors.default_dtype(),
     )  # fmt: skip
     return problem, states, inputs
 

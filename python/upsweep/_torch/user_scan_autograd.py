@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ def run(spec: ScanSpec, tensors: list[Tensor]) -> Any:
     if is_traced(tensors):
         return handlers("torch.user_scan_ops").run(spec, tensors)
     n_states = spec.recurrence.n_states
+    if any(map(operations.is_batched, tensors)):
+        return _run_batched(spec, tensors)
     if is_transformed():  # the tensors do not tell whether they require gradients
         return _run_transformed(keeping(spec), n_states, *tensors)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -51,10 +53,29 @@ def run(spec: ScanSpec, tensors: list[Tensor]) -> Any:
     return _forward(spec, 0, *tensors)
 
 
+def _run_batched(spec: ScanSpec, tensors: list[Tensor]) -> list[Tensor]:
+    """`run` inside the vmap of torch.autograd (`is_grads_batched`), which has no rules for user's operations."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    plain = [torch._remove_batch_dim(tensor, level, 1, 0) for tensor in tensors]  # 1 where there is no batch axis
+    size = max(len(tensor) for tensor in plain)
+    dims = [0 if len(tensor) == size else None for tensor in plain]
+    plain = [tensor if len(tensor) == size else tensor[0] for tensor in plain]
+    batched, operands = user_scan_tensors.batch(spec, size, dims, plain)
+    results = run(batched, operands)
+    return [torch._add_batch_dim(y, dim, level) for y, dim in zip(results, batch_axes(spec, 0))]
+
+
+def refuse_segments() -> NoReturn:
+    raise NotImplementedError(
+        "checkpoint: not for tensors that torch.func, torch.export or a mode follows; leave it out"
+    )
+
+
 def run_in_segments(spec: ScanSpec, size: int, tensors: list[Tensor]) -> Any:
     """`run`, which stores the states only before every `size` steps."""
     if is_transformed() or is_traced(tensors):
-        raise NotImplementedError("checkpoint: not for tensors that torch.func or a mode follows; leave it out")
+        refuse_segments()
     return _Checkpointed.apply(spec, size, *tensors)
 
 
@@ -117,7 +138,8 @@ def gradients_of_any_order(
     """
     n, k, axis = len(spec.recurrence.outputs), spec.recurrence.n_states, spec.axis
     dtype, whole = getattr(torch, spec.dtype.name), keeping(spec)
-    tensors = user_scan_tensors.as_operands(states, inputs, dtype, spec.shape, axis)
+    integers = user_scan_tensors.integers_of(spec)
+    tensors = user_scan_tensors.as_operands(states, inputs, dtype, spec.shape, axis, integers)
     saved_states = run(whole, tensors)[n : n + k]
     wide = [None if c is None else c.to(dtype) for c in cotangents]
     of_outputs = [None if c is None else c.movedim(axis, 0) for c in wide[:n]]
@@ -145,6 +167,8 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]  # torch is not typed here
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         spec, n, tensors = ctx.spec, len(ctx.spec.recurrence.outputs), ctx.saved_tensors
+        if any(grad is not None and operations.is_batched(grad) for grad in grads):
+            raise NotImplementedError("checkpoint: not with is_grads_batched or vectorize=True; leave it out")
         inputs, states = user_scan_tensors.views(spec, tensors)
         like = next(filter(user_scan_tensors.is_cuda, tensors), tensors[-1])
         cotangents = _zeros_if_none(grads[:n], (spec.length, *spec.columns), like)

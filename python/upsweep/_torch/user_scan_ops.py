@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from upsweep._compiler.recurrences.recurrence import parsed, written
-from upsweep._compiler.recurrences.trace import arranged
+from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.user_scan import ScanSpec
 from upsweep._torch import compiler_disabled, user_scan_autograd, user_scan_tensors
 from upsweep._torch.operations import register
-from upsweep._user_scan.problem import check, flatten, to_extent
+from upsweep._torch.user_scan_guards import are_guarded
+from upsweep._user_scan.problem import EXACT_SINGLE, check, flatten, to_extent
 
 
 def _spec(update: str, state: Tensor, length: int, axis: int, reverse: bool) -> ScanSpec:
@@ -100,25 +101,30 @@ def run(spec: ScanSpec, tensors: list[Tensor]) -> Any:
 
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]  # torch is not typed here
 def _traced(
-    update: Callable[[Any, Any], Any], states: tuple[str, ...], state_structure: int | None,
-    inputs: tuple[str, ...], input_structure: int | None,
+    update: Callable[[Any, Any], Any], states: tuple[str, ...], state_structure: Structure,
+    inputs: tuple[str, ...], input_structure: Structure,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Trace the update for arguments of these dtypes, by name; the result consists of Python's own types.
 
     These are the recurrence as text; the same with the states before each step as outputs; the dtype of the
-    computation; names of dtypes and structure of the outputs, then of the states.
+    computation; which inputs and states are integers; names of dtypes and structure of the outputs, then of the
+    states.
     """
 
     def example(name: str, shape: tuple[int, ...]) -> Any:
+        if name.lstrip("-").isdigit():
+            return int(name)
         return {"int": 1, "float": 1.0}.get(name, np.zeros(shape, name))
 
     problem = check(
         update, arranged([example(name, ()) for name in states], state_structure),
         arranged([example(name, (1,)) for name in inputs], input_structure), 0, False, None if inputs else 1,
+        user_scan_tensors.default_dtype(),
     )  # fmt: skip
     spec, traced = problem.spec, problem.traced
     return (
         written(spec.recurrence), written(user_scan_autograd.keeping(spec).recurrence), spec.dtype.name,
+        user_scan_tensors.integers_of(spec),
         (tuple(dtype.name for dtype in traced.output_dtypes), traced.output_structure),
         (tuple(dtype.name for dtype in traced.state_dtypes), state_structure),
     )  # fmt: skip
@@ -127,6 +133,8 @@ def _traced(
 def _dtype_name(value: Any) -> str:
     if isinstance(value, Tensor):
         return user_scan_tensors.numpy_name(value.dtype)
+    if isinstance(value, int) and not -EXACT_SINGLE < value < EXACT_SINGLE:
+        return str(value)
     return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
 
 
@@ -135,7 +143,9 @@ def compiled_scan(
     length: int | None, checkpoint: int | None,
 ) -> Any:  # fmt: skip
     """`user_scan.scan` as torch's compiler traces it: sizes may be symbolic, and there are no numpy arrays."""
-    if checkpoint is not None:
+    if checkpoint is not None and not torch.compiler.is_dynamo_compiling():
+        user_scan_autograd.refuse_segments()
+    if checkpoint is not None or not are_guarded(update):
         return compiler_disabled.scan(
             update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
             checkpoint=checkpoint,
@@ -145,7 +155,7 @@ def compiled_scan(
     states = user_scan_tensors.check_tensors(raw_states, "init", state_structure)
     inputs = user_scan_tensors.check_tensors(raw_inputs, "xs", input_structure)
     half = user_scan_tensors.half_dtype([*states, *inputs])
-    text, keeping, dtype, outputs, finals = _traced(
+    text, keeping, dtype, integers, outputs, finals = _traced(
         update, tuple(_dtype_name(each) for each in states), state_structure,
         tuple(_dtype_name(each) for each in inputs), input_structure,
     )  # fmt: skip
@@ -154,7 +164,7 @@ def compiled_scan(
     axis, n_steps, columns = to_extent(shape if inputs else None, () if inputs else shape, axis, length)
     states, inputs = user_scan_tensors.on_one_device(states, inputs, None)
     whole, n = columns[:axis] + (n_steps,) + columns[axis:], len(inputs)
-    operands = user_scan_tensors.as_operands(states, inputs, getattr(torch, dtype), whole, axis)
+    operands = user_scan_tensors.as_operands(states, inputs, getattr(torch, dtype), whole, axis, integers)
     keeps = torch.is_grad_enabled() and any(each.requires_grad for each in operands)
     results = recurrence(
         keeping if keeps else text, len(states) if keeps else 0, operands[:n], operands[n:], n_steps, axis,

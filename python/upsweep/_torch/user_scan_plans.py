@@ -19,18 +19,23 @@ from upsweep._compiler.recurrences.recurrence import adjoint, inputs_read, with_
 from upsweep._core.user_scan import with_host_numbers
 from upsweep._torch import executors
 from upsweep._torch import scan as torch_scan
+from upsweep._torch.operations import is_batched
 from upsweep._torch.user_scan_autograd import gradients_of_any_order
 from upsweep._user_scan.cached_calls import DeviceScan
 from upsweep._user_scan.problem import Problem
 from upsweep._utils.lru_cache import LRUCache
 
 _MAX_PLANS = 16  # of combinations of cotangents and their layouts
-_DTYPES = frozenset((torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 
 def layout_key(value: Any) -> Hashable:
     """Equal for tensors that differ in their addresses alone; None for arguments that each call has to check."""
-    if type(value) not in (Tensor, torch.nn.Parameter) or value.dtype not in _DTYPES or value.is_neg():
+    if (
+        type(value) not in (Tensor, torch.nn.Parameter)
+        or value.dtype not in executors.NAMES
+        or value.is_complex()
+        or value.is_neg()
+    ):
         return None
     if value.layout is not torch.strided or value.is_nested:  # the check refuses them
         return None
@@ -40,7 +45,8 @@ def layout_key(value: Any) -> Hashable:
 def _operand(value: Any) -> int | float | None:
     if isinstance(value, Tensor):
         return int(value.data_ptr())
-    return None if value is None else float(value)
+    number: int | float | None = value
+    return number
 
 
 class TensorScan(DeviceScan):
@@ -52,7 +58,7 @@ class TensorScan(DeviceScan):
     ) -> None:  # fmt: skip
         self.n_outputs = len(problem.traced.output_dtypes)
         self._are_tensors = [isinstance(s, Tensor) for s in states]
-        self._numbers = [None if isinstance(x, Tensor) else float(x) for x in inputs]  # constants of the formula
+        self._numbers = [None if isinstance(x, Tensor) else x for x in inputs]  # constants of the formula
         self._spec, self._derivative = problem.spec, None
         has_results = return_final or self.n_outputs > 0
         if torch.is_grad_enabled() and has_results and any(map(_needs_gradient, (*states, *inputs))):
@@ -82,7 +88,7 @@ class TensorScan(DeviceScan):
         cotangents: Sequence[Tensor | None],
     ) -> Sequence[Tensor | None]:  # fmt: skip
         """The gradients by states, then by inputs; `cotangents` are those of outputs, then of final states."""
-        is_plain = all(c is None or layout_key(c) is not None for c in cotangents)
+        is_plain = all(c is None or (layout_key(c) is not None and not is_batched(c)) for c in cotangents)
         if self._derivative is None or not is_plain or torch.is_grad_enabled() or torch_scan.is_traced():
             return gradients_of_any_order(self._spec, states, inputs, cotangents)
         of_finals = cotangents[self.n_outputs :] or [None] * len(states)

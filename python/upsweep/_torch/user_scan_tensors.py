@@ -16,16 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._arrays import DeviceView, Operand, user_array, view_tensor
+from upsweep._arrays import DeviceView, Operand, refuse_list_of_tensors, user_array, view_tensor
 from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.user_scan import ScanSpec
 from upsweep._torch.executors import NAMES
 from upsweep._torch.operations import to_front
 from upsweep._torch.scan import refuse_not_dense
-from upsweep._user_scan.problem import check_real, label
+from upsweep._user_scan.problem import COMPLEX, check_real, label, refuse_record
 from upsweep._user_scan.run import scans_on
-
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def is_cuda(tensor: Tensor) -> bool:
@@ -45,7 +43,7 @@ def send_numbers(values: Sequence[Any], ordinal: int) -> list[Any]:
 
 
 def check_tensors(values: Sequence[Any], name: str, structure: Structure) -> list[Any]:
-    """The items of an argument as tensors, or numbers; integers become torch's default dtype."""
+    """The items of an argument as tensors, or numbers."""
     return [_check_tensor(value, label(name, structure, n)) for n, value in enumerate(values)]
 
 
@@ -53,19 +51,20 @@ def _check_tensor(value: Any, name: str) -> Any:
     if isinstance(value, (bool, int, float)):
         return value
     if not isinstance(value, Tensor):
+        refuse_record(value, name)
+        refuse_list_of_tensors(value, name)
         array = np.asarray(value)
         check_real(array.dtype.kind in "biuf", name, array)
         value = torch.from_numpy(np.array(array))
     refuse_not_dense(value, name)
     if value.device.type not in ("cpu", "cuda"):
         raise TypeError(f"{name}: is on {value.device}; scans by an update run on the CPU and on CUDA")
-    if value.dtype is torch.bool or value.dtype in _FLOATS:
-        return value
-    if value.is_complex() or value.is_floating_point():
+    if value.dtype not in NAMES or value.is_complex():
         raise TypeError(
             f"{name}: expected float16, bfloat16, float32, float64, integers or bool, got {value.dtype}"
+            f"{COMPLEX if value.is_complex() else ''}"
         )
-    return value.to(torch.get_default_dtype())
+    return value
 
 
 def half_dtype(values: list[Any]) -> torch.dtype:
@@ -91,21 +90,38 @@ def on_one_device(states: list[Any], inputs: list[Any], ordinal: int | None) -> 
     return send_numbers(states, ordinal), send_numbers(inputs, ordinal)
 
 
+def default_dtype() -> np.dtype[Any]:
+    """The dtype of integers as floats."""
+    return np.dtype(numpy_name(torch.get_default_dtype()))
+
+
+def integers_of(spec: ScanSpec) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """Which inputs and which states of a scan are integers."""
+    return spec.recurrence.integer_inputs, spec.recurrence.integer_states
+
+
 def as_operands(
-    states: Sequence[Any], inputs: Sequence[Any], dtype: torch.dtype, shape: tuple[int, ...], axis: int
-) -> list[Tensor]:
+    states: Sequence[Any], inputs: Sequence[Any], dtype: torch.dtype, shape: tuple[int, ...], axis: int,
+    integers: tuple[Sequence[bool], Sequence[bool]],
+) -> list[Tensor]:  # fmt: skip
     """The inputs, with time first, then the states, broadcast and in the dtype of the computation.
 
-    `shape` is that of the outputs as the user sees them; its sizes may be symbolic.
+    `shape` is that of the outputs as the user sees them; its sizes may be symbolic. `integers` says which inputs
+    and states are integers: these become words, float64 tensors that have the bits of int64.
     """
 
-    def as_tensor(value: Any) -> Tensor:
+    def as_tensor(value: Any, is_integer: bool) -> Tensor:
+        if is_integer:
+            if not isinstance(value, Tensor):
+                value = torch.tensor(value - 2**64 if value >= 2**63 else value, dtype=torch.int64)
+            whole: Tensor = value.to(torch.int64)
+            return whole.view(torch.float64)
         value = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
         return value.to(dtype)
 
     columns = shape[:axis] + shape[axis + 1 :]
-    tensors = [as_tensor(value).expand(shape).movedim(axis, 0) for value in inputs]
-    return tensors + [as_tensor(value).expand(columns) for value in states]
+    tensors = [as_tensor(*each).expand(shape).movedim(axis, 0) for each in zip(inputs, integers[0])]
+    return tensors + [as_tensor(*each).expand(columns) for each in zip(states, integers[1])]
 
 
 def as_result(
@@ -118,7 +134,11 @@ def as_result(
     """
 
     def cast(tensor: Tensor, name: str) -> Tensor:
-        return tensor.to(half if name == "float16" else getattr(torch, name))
+        dtype = half if name == "float16" else getattr(torch, name)
+        if dtype.is_floating_point or dtype is torch.bool:
+            return tensor.to(dtype)
+        whole = tensor.detach().view(torch.int64)  # of words
+        return whole.view(dtype) if dtype is getattr(torch, "uint64", None) else whole.to(dtype)
 
     (output_dtypes, output_structure), (state_dtypes, state_structure) = outputs, states
     n = len(output_dtypes)
@@ -138,9 +158,15 @@ def numpy_view(tensor: Tensor) -> Operand:
 
 
 def views(spec: ScanSpec, tensors: Sequence[Tensor]) -> tuple[list[Operand], list[Operand]]:
-    """The inputs of a scan in scan order, and the states, as arrays."""
-    arrays, n = list(map(numpy_view, tensors)), spec.recurrence.n_inputs
+    """The inputs of a scan in scan order, and the states, as arrays, of words as integers."""
+    kinds, n = (*spec.recurrence.integer_inputs, *spec.recurrence.integer_states), spec.recurrence.n_inputs
+    arrays = [numpy_view(tensor.view(torch.int64) if flag else tensor) for tensor, flag in zip(tensors, kinds)]
     return list(map(spec.reversed, arrays[:n])), arrays[n:]
+
+
+def as_words(tensor: Tensor) -> Tensor:
+    """A result of the executor in the dtype of the computation."""
+    return tensor.view(torch.float64) if tensor.dtype is torch.int64 else tensor
 
 
 def scans_on_tensors(arrays: Sequence[Operand]) -> Any:
@@ -164,7 +190,9 @@ def execute(spec: ScanSpec, tensors: Sequence[Tensor]) -> tuple[list[Tensor], li
     inputs, states = views(spec, tensors)
     with scans_on_tensors((*inputs, *states)) as scans:
         outputs, finals = scans.run(spec, inputs, states)
-    return [from_array(y).movedim(spec.axis, 0) for y in outputs], list(map(from_array, finals))
+    # `data`, as views that a function with several results returns cannot be changed in place.
+    ys = [as_words(from_array(y)).movedim(spec.axis, 0).data for y in outputs]
+    return ys, [as_words(from_array(state)) for state in finals]
 
 
 def batch(spec: ScanSpec, size: int, dims: Any, tensors: Any) -> tuple[ScanSpec, list[Tensor]]:

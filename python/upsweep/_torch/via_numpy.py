@@ -23,7 +23,7 @@ _VALUES = (type(None), bool, int, float, complex, str, np.generic)
 @graph_break("histogram and histc are not compiled")
 def call_via_numpy(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
     """Call the function with arrays that share the memory of the tensors, and return tensors."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         from upsweep._torch import compiler_disabled
 
         return compiler_disabled.call_via_numpy(function, arrays, **keywords)
