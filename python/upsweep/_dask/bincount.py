@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from dask._task_spec import Task
@@ -17,6 +17,13 @@ from upsweep._dask.graph import Graph, Index, Key, align_blocks, as_operands, pl
 Counted = tuple[Any, Any]  # counts, number of invalid keys
 
 
+class _Outside(NamedTuple):
+    """The first key of a block, or of several, that is outside the bins, in place of their counts."""
+
+    position: Index  # in the whole array
+    value: int
+
+
 @dataclass(frozen=True)
 class _Operations:
     """What the tasks compute: `count` with these keywords on each block."""
@@ -27,16 +34,25 @@ class _Operations:
     axis: int  # of the bins in a result
     dtype: np.dtype[Any]
 
-    def block(self, index: Index, x: Any, weights: Any) -> Counted:
+    def block(self, begin: Index, x: Any, weights: Any) -> Counted | _Outside:
+        """Count a block whose first key is at `begin`."""
         try:
             counted = self.count(x, weights, self.minlength, **self.keywords)
-        except ValueError as error:
-            error.add_note(f"x: in its block {index}; elements are counted from there")
-            raise
+        except ValueError:
+            length = self.keywords["length"]
+            outside = x < 0 if length is None else (x < 0) | (x >= length)
+            if self.keywords["invalid"] == "drop" or not outside.any():
+                raise
+            # Which block fails first depends on the scheduler; the first key of all does not.
+            index = tuple(map(int, np.unravel_index(int(outside.argmax()), x.shape)))
+            return _Outside(tuple(map(sum, zip(begin, index))), int(x[index]))
         return counted if self.keywords["return_invalid"] else (counted, 0)
 
-    def add(self, parts: list[Counted]) -> Counted:
+    def add(self, parts: list[Any]) -> Any:
         """Add in order; parts with fewer bins are padded with zeros."""
+        outside = [part for part in parts if isinstance(part, _Outside)]
+        if outside:
+            return min(outside)
         first, axis = parts[0][0], self.axis
         n_bins = max(part.shape[axis] for part, _ in parts)
         shape = (*first.shape[:axis], n_bins, *first.shape[axis + 1 :])
@@ -46,7 +62,9 @@ class _Operations:
             counts[(slice(None),) * axis + (slice(part.shape[axis]),)] += part
         return counts, sum(n for _, n in parts)
 
-    def result(self, total: Counted) -> Any:
+    def result(self, total: Any) -> Any:
+        if isinstance(total, _Outside):
+            raise bincount_problem.key_error(*total, self.keywords["length"])
         return total[0].astype(self.dtype, copy=False)
 
 
@@ -65,7 +83,10 @@ def bincount(
 ) -> Any:  # fmt: skip
     """Return the counts as a dask array, and the number of invalid keys as another one if `return_invalid`."""
     _backends.check_threads(n_threads)
-    operands = as_operands({"x": x, "weights": weights})
+    operands = as_operands(
+        {"x": x, "weights": weights}, filled="da.ma.filled(x.astype(int), -1) with invalid='drop'",
+        unindexed="keys without it, da.where(mask, x, -1), with invalid='drop'",
+    )  # fmt: skip
     checked = bincount_problem.normalise_count(
         placeholder(operands["x"]), placeholder(operands["weights"]), minlength, length=length, axis=axis,
         out=None, accumulate=False, dtype=dtype, invalid=invalid, deterministic=deterministic,
@@ -88,7 +109,10 @@ def bincount(
     totals = []
     read = blocks.reader("x", "weights")
     for index, column in blocks.columns(bin_axis):
-        tasks = [((f"bincount-block-{token}", *block), operations.block, block, *read(block)) for block in column]
+        tasks = [
+            ((f"bincount-block-{token}", *block), operations.block, blocks.begin(block)[: keys.ndim], *read(block))
+            for block in column
+        ]
         parts = [graph.add(*task) for task in tasks]
         group = graph.reduce_groups(graph.name, operations.add, parts, index)
         total = graph.add((f"bincount-total-{token}", *index), operations.add, group)

@@ -30,9 +30,17 @@ def reject_options(**options: Any) -> None:
             raise ValueError(f"{name}: does not go with dask arrays, which are computed later, and elsewhere")
 
 
-def as_operands(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each argument as a dask array with known sizes; numbers and None stay as they are."""
-    operands = {name: _as_operand(value, name) for name, value in named.items()}
+def as_operands(
+    named: Mapping[str, Any], *, any_sizes: bool = False, filled: str = "", unindexed: str = ""
+) -> dict[str, Any]:
+    """Return arguments as dask arrays, of known sizes unless `any_sizes`; numbers and None stay as they are.
+
+    Errors say how to write `x` with its masked elements `filled`, and `unindexed` in place of indexing by a mask.
+    """
+    operands = {
+        name: _as_operand(value, name, any_sizes, filled if name == "x" else "", unindexed)
+        for name, value in named.items()
+    }
     check_library(operands.items())
     return operands
 
@@ -55,20 +63,26 @@ def check_library(operands: Iterable[tuple[str, Any]]) -> None:
             )
 
 
-def _as_operand(value: Any, name: str) -> Any:
+def _as_operand(value: Any, name: str, any_sizes: bool, filled: str, unindexed: str) -> Any:
     if isinstance(value, da.Array):
-        if any(np.isnan(size) for size in value.shape):
+        if has_unknown_sizes(value) and not any_sizes:
             sizes = f"has chunks of unknown sizes, {value.shape}"
-            raise ValueError(f"{name}: {sizes}; call {name}.compute_chunk_sizes() first")
-        _check_blocks(value._meta, name)
+            instead = f", or in place of indexing by a mask pass {unindexed}" if unindexed else ""
+            raise ValueError(f"{name}: {sizes}; call {name}.compute_chunk_sizes() first{instead}")
+        _check_blocks(value._meta, name, filled)
         return _merge_empty_blocks(value)
     if value is None or isinstance(value, (bool, int, float, complex, np.generic)):
         return value
     if _arrays.any_on_device(value):
-        _check_blocks(value, name)
+        _check_blocks(value, name, filled)
         return da.from_array(value, chunks=-1)
     array = _arrays.as_array(value, name)
     return array if array.ndim == 0 else da.from_array(array, chunks=-1)
+
+
+def has_unknown_sizes(array: da.Array) -> bool:
+    """Return whether sizes of blocks are unknown until they are computed, as after indexing with a mask."""
+    return any(np.isnan(size) for size in array.shape)
 
 
 def _merge_empty_blocks(array: da.Array) -> da.Array:
@@ -81,11 +95,12 @@ def _merge_empty_blocks(array: da.Array) -> da.Array:
     return array.rechunk(chunks)
 
 
-def _check_blocks(meta: Any, name: str) -> None:
+def _check_blocks(meta: Any, name: str, filled: str) -> None:
     """Raise for blocks that the tasks would reject or misread."""
     if isinstance(meta, np.ma.MaskedArray):
         raise TypeError(
-            f"{name}: blocks with a mask are not supported; fill them first, e.g. da.ma.filled({name}, 0)"
+            f"{name}: blocks with a mask are not supported; fill them first, e.g. "
+            f"{filled or f'da.ma.filled({name}, 0)'}"
         )
     if not isinstance(meta, np.ndarray) and not _arrays.calculates(meta):
         raise TypeError(
@@ -142,6 +157,14 @@ class Blocks:
         """Return the shape of a block."""
         return tuple(sizes[i] for sizes, i in zip(self.chunks, index))
 
+    def begin(self, index: Index) -> Index:
+        """Return the position of the first element of a block."""
+        return tuple(begins[i] for begins, i in zip(self._begins, index))
+
+    @cached_property
+    def _begins(self) -> list[list[int]]:
+        return [[0, *itertools.accumulate(sizes)] for sizes in self.chunks]
+
     def reader(self, *names: str) -> Callable[[Index], list[Any]]:
         """Return a function from the index of a block to these arguments of its task: references and numbers."""
         readers = [self._reader(name) for name in names]
@@ -196,7 +219,9 @@ class Graph:
 
     @cached_property
     def _base(self) -> HighLevelGraph:
-        return HighLevelGraph.from_collections(self.name, self.tasks, dependencies=self.blocks.arrays)
+        """The graph of all operands, with the layer of tasks on top of them."""
+        operands = HighLevelGraph.merge(*(array.dask for array in self.blocks.arrays))
+        return self._on_top(operands, self.name, self.tasks)
 
     def array(self, name: str, tasks: dict[Key, Any], chunks: Chunks, dtype: np.dtype[Any]) -> da.Array:
         """Return the array of the results of these tasks, which read the layer of this graph."""
@@ -206,7 +231,7 @@ class Graph:
         self, name: str, tasks: dict[Key, Any], chunks: Sequence[Chunks], dtypes: Sequence[np.dtype[Any]]
     ) -> list[da.Array]:
         """Return one array per output of tasks that return several; `name` ends in "-" and a token."""
-        graph = _on_top(self._base, name, tasks, self.name)
+        graph = self._on_top(self._base, name, tasks)
         if len(dtypes) == 1:
             return [self._array(graph, name, chunks[0], dtypes[0])]
         kind, token = name.rsplit("-", 1)
@@ -216,8 +241,14 @@ class Graph:
             items = {
                 (output, *k[1:]): Task((output, *k[1:]), operator.getitem, TaskRef(k), position) for k in tasks
             }
-            outputs.append(self._array(_on_top(graph, output, items, name), output, sizes, dtype))
+            outputs.append(self._array(self._on_top(graph, output, items), output, sizes, dtype))
         return outputs
+
+    def _on_top(self, graph: HighLevelGraph, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
+        """Return the graph with one more layer, which depends on the layers that its tasks read."""
+        read = {key for task in tasks.values() for key in task.dependencies if key not in tasks}
+        below = {self.name if key in self.tasks else key[0] for key in read}
+        return HighLevelGraph({**graph.layers, name: tasks}, {**graph.dependencies, name: below})
 
     def _array(self, graph: HighLevelGraph, name: str, chunks: Chunks, dtype: np.dtype[Any]) -> da.Array:
         like = self.blocks.like if self._like is None else self._like
@@ -232,12 +263,6 @@ def without(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
 def split_groups(parts: list[TaskRef]) -> list[list[TaskRef]]:
     """Split parts into the groups that one task of a tree combines."""
     return [parts[i : i + FAN_IN] for i in range(0, len(parts), FAN_IN)]
-
-
-def _on_top(graph: HighLevelGraph, name: str, tasks: dict[Key, Any], below: str) -> HighLevelGraph:
-    """Return the graph with one more layer, which reads the layer `below` and the layers that one reads."""
-    dependencies = {**graph.dependencies, name: {below, *graph.dependencies[below]}}
-    return HighLevelGraph({**graph.layers, name: tasks}, dependencies)
 
 
 def _empty_like(like: da.Array, ndim: int, dtype: np.dtype[Any]) -> Any:

@@ -14,7 +14,8 @@ from dask._task_spec import Alias, Task
 from dask.base import tokenize
 
 from upsweep import _backends
-from upsweep._dask.graph import Graph, align_blocks, as_operands
+from upsweep._core import histogram as histogram_problem
+from upsweep._dask.graph import Graph, align_blocks, as_operands, has_unknown_sizes
 
 # The dtypes that sums are added in from block to block; they are rounded to that of the weights once, at the end.
 _WIDE = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
@@ -56,7 +57,7 @@ def _add(parts: list[Any]) -> Any:
 
 def _extremes(x: Any) -> Any:
     """Return the least and the largest element as numbers; () for an empty block."""
-    return tuple(x.dtype.type(end.item()) for end in (x.min(), x.max())) if x.size else ()
+    return tuple(np.array(end.item(), x.dtype)[()] for end in (x.min(), x.max())) if x.size else ()
 
 
 def _combine_extremes(parts: list[Any]) -> Any:
@@ -79,27 +80,43 @@ def _reject_lazy(numbers: Any, name: str) -> None:
         )
 
 
+def _check_shape(weights: da.Array, x: da.Array) -> None:
+    """Raise unless weights have x's shape; where that is unknown, tasks compare the shapes of blocks."""
+    if has_unknown_sizes(weights) or has_unknown_sizes(x):
+        if weights.chunks != x.chunks:
+            raise ValueError(
+                f"weights: expected the blocks of x, {x.numblocks} of them, got {weights.numblocks} others. Those "
+                "of unknown sizes cannot be cut: index both with one mask, or call compute_chunk_sizes() of each"
+            )
+    else:
+        histogram_problem.check_weights(weights, x)
+
+
 def histogram(
     function: Callable[..., Any], x: Any, bins: Any, *, range: Any, weights: Any, density: bool,
     n_threads: int | None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return the counts, or sums, and the edges as dask arrays."""
     if isinstance(bins, (str, da.Array)):
-        kind = "a rule" if isinstance(bins, str) else "a dask array"
-        raise TypeError(
-            f"bins: expected a number or edges in memory for dask arrays, got {kind}; compute them first"
+        got = (
+            "a rule; pass a number of bins and range="
+            if isinstance(bins, str)
+            else "a dask array; compute it first"
         )
+        raise TypeError(f"bins: expected a number or edges in memory for dask arrays, got {got}")
     _reject_lazy(bins, "bins")
     _reject_lazy(range, "range")
     _backends.check_threads(n_threads)
-    operands = as_operands({"x": x, "weights": weights})
+    filled = "da.ma.filled(x.astype(float), np.nan), which lies in no bin, with range= or edges"
+    operands = as_operands({"x": x, "weights": weights}, any_sizes=True, filled=filled)
     array, summands = operands["x"], operands["weights"]
-    if summands is not None and np.shape(summands) != np.shape(array):
-        raise ValueError(f"weights: expected x's shape {np.shape(array)}, got {np.shape(summands)}")
     array = operands["x"] = array if isinstance(array, da.Array) else da.asarray(array)
+    if summands is not None:
+        _check_shape(da.asarray(summands), array)
     has_limits = np.ndim(bins) > 0 or range is not None
     empty_weights = None if summands is None else np.empty(0, summands.dtype)
-    limits = range if has_limits else tuple(np.arange(2).astype(array.dtype))
+    span = 1 if array.dtype.kind not in "mM" else bins  # bins of dates are whole units
+    limits = range if has_limits else tuple(np.array([0, span]).astype(array.dtype))
     sample, edges = function(np.empty(0, array.dtype), bins, limits, weights=empty_weights)
 
     blocks = align_blocks(operands, lambda name, array: tuple(np.arange(array.ndim).tolist()))

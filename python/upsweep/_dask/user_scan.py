@@ -20,7 +20,7 @@ from upsweep._core.user_scan import Explanation, ScanSpec
 from upsweep._dask.block_scan import IN_ORDER, BlockScan, check_method
 from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, placeholder
 from upsweep._user_scan.aggregates import UpdateCarry, advance, is_regular, merge, reduce_block
-from upsweep._user_scan.problem import Problem, as_real, check, flatten, label, to_extent
+from upsweep._user_scan.problem import Problem, as_real, check, flatten, label, refuse_record, to_extent
 from upsweep._user_scan.run import run_block, stacked
 
 Update = Callable[..., Any]
@@ -30,7 +30,7 @@ Update = Callable[..., Any]
 class _Operations:
     """What the tasks compute, in the library of the blocks; see `block_scan.BlockOperations`.
 
-    Between tasks, states are arrays (states, *columns) in float64, or the user's initial states.
+    Between tasks, states are as `run_block` returns them, or the user's initial states.
     """
 
     traced: Traced
@@ -43,7 +43,7 @@ class _Operations:
     combine = staticmethod(merge)
 
     def apply(self, carry: UpdateCarry, state: Any) -> Any:
-        return advance(carry, stacked(state, carry.value.shape[1:], carry.value))
+        return advance(carry, stacked(state, carry.value.shape[1:], carry.value, carry.value.dtype))
 
     def carry(self, *blocks: Any) -> UpdateCarry:
         assert self.monoid is not None
@@ -51,7 +51,7 @@ class _Operations:
         return reduce_block(self.monoid, spec, inputs, n_threads=1)
 
     def state(self, carry: UpdateCarry, state: Any, *blocks: Any) -> Any:
-        before = stacked(state, carry.value.shape[1:], carry.value)
+        before = stacked(state, carry.value.shape[1:], carry.value, carry.value.dtype)
         after = advance(carry, before)
         with _arrays.on_device_of(after):
             regular = is_regular(carry, before, after)
@@ -142,6 +142,8 @@ def _check(
     for name, value in (("init", init), ("xs", xs)):
         items, structure = flatten(value, name)
         named.append({label(name, structure, n): item for n, item in enumerate(items)})
+        for at, item in named[-1].items():
+            refuse_record(item, at)
         structures.append(structure)
     operands = as_operands({**named[0], **named[1]})
     for name, operand in operands.items():

@@ -39,7 +39,7 @@ be set up, NCCL carries the states. Start to read in `scan`, then `strategies`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -187,7 +187,7 @@ def linear_recurrence(
 
 def bincount(
     x: Tensor, weights: Tensor | None = None, minlength: int = 0, *, length: int | None = None,
-    axis: int | None = None, dtype: torch.dtype | None = None, invalid: str = "raise",
+    axis: int | None = None, dtype: torch.dtype | None = None, invalid: Literal["raise", "drop"] = "raise",
     return_invalid: bool = False, n_threads: int | None = None, group: Any = None,
 ) -> Any:  # fmt: skip
     """Count keys that are sharded over ranks, or sum their weights; every rank has the result.
@@ -233,7 +233,7 @@ def bincount(
         counts = bincounts.bincount(
             x, weights, minlength, length=length, axis=axis, dtype=sum_dtype, invalid=invalid,
             return_invalid=return_invalid, n_threads=n_threads,
-        )  # type: ignore[call-overload]  # its annotations do not include tensors  # fmt: skip
+        )  # fmt: skip
         if return_invalid:
             counts, n_invalid = counts
         bin_axis = 0 if axis is None else axis % x.ndim
