@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import statistics
+import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,7 @@ _NEWLINE = 10
 # Passages of _PASSAGE bytes are points; a Gaussian of width _WIDTH is cut off at _REACH widths.
 _POINTS, _PASSAGE, _WIDTH, _REACH, _CELL, _ROWS = 40_000, 256, 0.2, 6.0, 2.0, 200
 _COLUMNS = 1024  # of bytes, for the recurrence of rows
+_FADING, _SECTION = 1, 600  # the row whose result is drawn, and the number of its steps
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Row:
     n: int
     call: Callable[[], Array]
     check: Callable[[Array], None]
-    peer_name: str
+    peer_name: str  # today's way
     peer: Callable[[], object] | None  # None: not installed
     share: float = 1.0  # the part of the n elements that the peer processes; its time is scaled up
 
@@ -249,64 +252,109 @@ def _timed(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
     return best, result
 
 
-def _measure(row: Row) -> tuple[tuple[str, ...], Array]:
-    """The cells of the row, of which the last is "ok" where the result is right; and the result."""
+@dataclass(frozen=True)
+class Measured:
+    """A row with its times in seconds; `error` says what is wrong with the result, if anything."""
+
+    row: Row
+    seconds: float
+    peer_seconds: float | None
+    error: str | None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster upsweep is; None without the other package."""
+        return None if self.peer_seconds is None else self.peer_seconds / self.seconds
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table."""
+        row, status = self.row, "right" if self.error is None else f"WRONG: {self.error}"
+        peer_time = "not installed" if self.peer_seconds is None else _time(self.peer_seconds)
+        ratio = "" if self.ratio is None else f"{self.ratio:.1f}"
+        return row.title, f"{row.n:,}", _time(self.seconds), row.peer_name, peer_time, ratio, status
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+def _measure(row: Row) -> Measured:
     seconds, result = _timed(row.call, 3)
+    error = None
     try:
         row.check(result)
-        status = "ok"
-    except AssertionError as error:
-        status = "WRONG: " + " ".join(str(error).split())
-    peer_time, ratio = "not installed", ""
-    if row.peer is not None:
-        peer_seconds = _timed(row.peer, 1)[0] / row.share
-        peer_time, ratio = f"{peer_seconds * 1e3:.1f} ms", f"{peer_seconds / seconds:.1f}"
-    return (row.title, f"{row.n:,}", f"{seconds * 1e3:.1f} ms", row.peer_name, peer_time, ratio, status), result
+    except AssertionError as failure:
+        error = " ".join(str(failure).split())
+    peer_seconds = None if row.peer is None else _timed(row.peer, 1)[0] / row.share
+    return Measured(row, seconds, peer_seconds, error)
 
 
-def _draw(path: Path, discounted: Array, brackets: Array, pairs: Array) -> None:
-    """Draw the counts of byte pairs and a section of the two signals."""
+def _summary(measured: Sequence[Measured]) -> str:
+    n_wrong = sum(each.error is not None for each in measured)
+    if n_wrong:
+        return f"{n_wrong} of {len(measured)} results {'is' if n_wrong == 1 else 'are'} WRONG"
+    ratios = [each.ratio for each in measured if each.ratio is not None]
+    return (
+        f"all {len(measured)} results are right; upsweep is {min(ratios):.1f} to {max(ratios):.0f} times faster "
+        f"than today's way, {statistics.median(ratios):.0f} times in the median"
+    )
+
+
+def _draw(path: Path, measured: Sequence[Measured], fading: Array) -> None:
+    """Draw the ratios of the table as bars, and some steps of the gated recurrence as an example of a scan."""
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("agg")  # writes files without a display
     pyplot = importlib.import_module("matplotlib.pyplot")
-    figure, axes = pyplot.subplot_mosaic(
-        [["pairs", "sum"], ["pairs", "gated"]], figsize=(12, 5.5), width_ratios=(1, 1.2), layout="constrained"
-    )
-    counts = np.zeros(1 << 16)
-    counts[: pairs.size] = pairs
-    # Bytes of 128 and above are rare in sources, so only ASCII is shown.
-    shown = np.log10(1 + counts.reshape(256, 256)[:128, :128])
-    image = axes["pairs"].imshow(shown, origin="lower", cmap="magma")
-    figure.colorbar(image, ax=axes["pairs"], label="log10(1 + count)", shrink=0.8)
-    axes["pairs"].set(title="bincount of byte pairs", xlabel="second byte", ylabel="first byte")
-    section = slice(discounted.size // 2, discounted.size // 2 + 4000)
-    positions = np.arange(section.start, section.stop)
-    axes["sum"].plot(positions, discounted[section], linewidth=0.8)
-    axes["sum"].set_title(f"discounted sum of the bytes, gamma = {_GAMMA}")
-    axes["gated"].plot(positions, brackets[section], linewidth=0.8, color="tab:orange")
-    axes["gated"].set(title="gated recurrence: opening brackets, fading", xlabel="byte")
+    figure, (bars, example) = pyplot.subplots(1, 2, figsize=(13, 4.5), width_ratios=(1.5, 1), layout="constrained")
+    compared = [each for each in measured if each.ratio is not None]
+    names = [f"{each.row.title}\nagainst {each.row.peer_name.removesuffix(', scaled')}" for each in compared]
+    ratios = [each.ratio or 1.0 for each in compared]
+    drawn = bars.barh(names, [ratio - 1 for ratio in ratios], left=1)
+    bars.bar_label(drawn, [f"{ratio:.1f}" for ratio in ratios], padding=3)
+    bars.invert_yaxis()
+    bars.set(xscale="log", xlim=(min(1.0, *ratios), 3 * max(ratios)), title="times faster than today's way")
+    bars.xaxis.set_major_formatter("{x:g}")
+    example.plot(fading)
+    example.set(
+        title="a gated recurrence: opening brackets,\nwhich fade along a line and by half at its end",
+        xlabel="byte of the section", ylabel="brackets",
+    )  # fmt: skip
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
-def run(output: Path) -> int:
-    """Run the rows, print the table and draw the picture; returns the exit code."""
+def _reason_not_to_draw(output: Path) -> str | None:
+    if importlib.util.find_spec("matplotlib") is None:
+        return "needs matplotlib: pip install matplotlib"
+    return None if output.absolute().parent.is_dir() else f"there is no folder {output.parent}"
+
+
+def run(output: Path | None = None) -> int:
+    """Run the rows and print the table, with `output` draw it to this file; returns the exit code."""
+    reason = None if output is None else _reason_not_to_draw(output)
+    if reason is not None:
+        print(f"--output: {reason}", file=sys.stderr)
+        return 2
     with Progress("demo") as progress:
         rows = _rows(_source_bytes())
         measured = []
         for done, row in enumerate(rows):
             progress.update(done, len(rows))
             measured.append(_measure(row))
-    cells, results = zip(*measured)
     config = upsweep.show_config()
-    print(f"The sources of Python's standard library, {rows[0].n:,} bytes; upsweep {config['version']}")
-    print(f"on {config['threads']} threads, {config['isa']}\n")
-    head = ("operation", "n", "upsweep", "compared with", "its time", "ratio", "check")
-    print(format_table([head, *cells], "<>><>><"))
-    try:
-        _draw(output, results[0], results[1], results[4])
-    except ImportError:
-        print("\nno picture: matplotlib is not installed")
+    threads = f"{config['threads']} thread{'s' if config['threads'] > 1 else ''}"
+    print(f"The sources of Python's standard library, {rows[0].n:,} bytes.")
+    print(f"upsweep {config['version']} on {threads}, instruction set {config['isa']}.\n")
+    head = ("operation", "n", "upsweep", "today's way", "time of today's way", "times faster", "result")
+    print(format_table([head, *(each.cells() for each in measured)], "<>><>><"))
+    print("\nscaled: measured on a part of the data, and multiplied")
+    if importlib.util.find_spec("llvmlite") is None:
+        print('not run: formulas and updates, which need llvmlite: pip install "upsweep[expr]"')
+    print(_summary(measured))
+    if output is None:
+        print("python -m upsweep demo --output demo.png draws the table")
     else:
-        print(f"\npicture: {output}")
-    return 0 if all(row[-1] == "ok" for row in cells) else 1
+        middle = rows[_FADING].n // 2
+        _draw(output, measured, rows[_FADING].call()[middle : middle + _SECTION])
+        print(f"picture: {output}")
+    return 0 if all(each.error is None for each in measured) else 1

@@ -100,45 +100,69 @@ def cumulative_sum(
 
 
 def scan(
-    update: Any, init: Any, xs: Any = None, *, axis: int = 0, reverse: bool = False, return_final: bool = False,
-    length: int | None = None,
+    update: Any, init: Any, xs: Any = None, *, axis: int = 0, reverse: bool = False, reset: Maybe = None,
+    return_final: bool = False, length: int | None = None,
 ) -> Any:  # fmt: skip
     """Return ``update(state, x)`` of all steps: numpy's own functions on one row of `xs` after the other.
+
+    Where `reset` is true, the state before the step is replaced by 0.
 
     >>> scan(lambda s, x: np.maximum(s - 1, x), 0.0, [3.0, 0.0, 0.0, 5.0])
     array([3., 2., 1., 5.])
     """
-    several = isinstance(xs, tuple)
-    arrays = np.broadcast_arrays(*(xs if several else () if xs is None else (xs,)))
-    starts = init if isinstance(init, tuple) else (init,)
-    columns = np.broadcast_shapes(*map(np.shape, starts)) if xs is None else np.delete(arrays[0].shape, axis)
-    # Python's own numbers take the dtype of xs, integers are calculated as float64.
-    wide = np.result_type(*(x.dtype for x in arrays)) if arrays else np.dtype(float)
-    default = wide if wide.kind == "f" else np.dtype(float)
+    several, single = isinstance(xs, tuple), not isinstance(init, tuple)
+    operands = (*(xs if several else () if xs is None else (xs,)), *(() if reset is None else (reset,)))
+    arrays = np.broadcast_arrays(*operands)
+    starts = (init,) if single else init
+    columns = tuple(np.delete(arrays[0].shape, axis)) if arrays else np.broadcast_shapes(*map(np.shape, starts))
+    # Python's own numbers take the dtype of xs, if that is a float; large integers do where the update does.
+    wide = np.result_type(*(x.dtype for x in arrays)) if arrays else np.dtype(bool)
+    weak = {float: np.dtype(float), int: np.dtype(np.uint64 if wide == np.uint64 else np.int64)}
+    exact = 2**53 if wide.itemsize == 8 else 2**24
+    large = [wide.kind == "f" and type(start) is int and exact <= abs(start) < 2**64 for start in starts]
     states = []
-    for start in starts:
-        own = default if isinstance(start, (int, float)) else np.asarray(start).dtype
-        states.append(np.full(tuple(columns), start, np.dtype(float) if own.kind in "iu" else own))
-    rows = [np.moveaxis(x.astype(float) if x.dtype.kind in "iu" else x, axis, 0) for x in arrays]
+    for start, is_large in zip(starts, large):
+        is_weak = type(start) in weak and not is_large
+        dtype = np.asarray(start).dtype if not is_weak else wide if wide.kind == "f" else weak[type(start)]
+        states.append(np.full(columns, start, dtype))
+    rows = [np.moveaxis(x, axis, 0) for x in arrays]
     n_steps = len(rows[0]) if rows else int(length or 0)
+
+    def step(states: list[Array], t: int) -> tuple[list[Array], Any]:
+        x = tuple(row[t] for row in rows)
+        if reset is not None:
+            states = [np.where(x[-1], s.dtype.type(0), s) for s in states]
+            x = x[:-1]
+        result = update(states[0] if single else tuple(states), x if several else x[0] if x else None)
+        if isinstance(result, np.ndarray) and not single:
+            result = tuple(result)
+        is_pair = isinstance(result, tuple) and (single or isinstance(result[0], tuple))
+        new, output = result if is_pair else (result, result)
+        return [*map(np.asarray, (new,) if single else new)], output
+
     collected: list[Any] = [None] * n_steps
-    single = not isinstance(init, tuple)
+    output: Any = None
     with np.errstate(all="ignore"):
+        while n_steps:  # integers that the update makes floats, or larger integers, begin as these
+            new, _ = step(states, 0)
+            dtypes = [np.result_type(n, s) if s.dtype.kind in "iu" else s.dtype for n, s in zip(new, states)]
+            dtypes = [wide if is_one and n.dtype.kind == "f" else d for d, n, is_one in zip(dtypes, new, large)]
+            if dtypes == [s.dtype for s in states]:
+                break
+            states = [s.astype(dtype) for s, dtype in zip(states, dtypes)]
         for t in range(n_steps)[:: -1 if reverse else None]:
-            x = tuple(row[t] for row in rows)
-            result = update(states[0] if single else tuple(states), x if several else x[0] if x else None)
-            is_pair = isinstance(result, tuple) and (single or isinstance(result[0], tuple))
-            new, output = result if is_pair else (result, result)
-            after = (new,) if single else new
-            states = [np.broadcast_to(np.asarray(n, s.dtype), s.shape) for n, s in zip(after, states)]
+            new, output = step(states, t)
+            states = [np.broadcast_to(n.astype(s.dtype), s.shape) for n, s in zip(new, states)]
             collected[t] = tuple(output) if isinstance(output, tuple) else (output,)
 
     def stacked(items: Any) -> Array:
-        return np.moveaxis(np.stack([np.broadcast_to(item, tuple(columns)) for item in items]), 0, axis)
+        return np.moveaxis(np.stack([np.broadcast_to(item, columns) for item in items]), 0, axis)
 
     ys = tuple(stacked(items) for items in zip(*collected))
     is_tuple = n_steps > 0 and isinstance(output, tuple)
-    empty = np.zeros(np.insert(columns, axis % (len(columns) + 1), 0), default)
+    default = wide if wide.kind == "f" else np.dtype(float)
+    place = axis % (len(columns) + 1)
+    empty = np.zeros((*columns[:place], 0, *columns[place:]), default)
     result = ys if is_tuple else ys[0] if ys else empty
     return (result, states[0] if single else tuple(states)) if return_final else result
 

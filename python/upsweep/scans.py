@@ -25,6 +25,21 @@ states before blocks are computed from products of gates and sums: where the pro
 range of float64, the states after it are not finite, even if those of the sequential loop are; and with complex
 gates infinite states may become NaN. `out`, `window` and `device` are refused.
 
+Labelled arrays
+---------------
+pandas Series and DataFrames, xarray DataArrays (also of dask arrays) and polars Series give the same type, with
+index, columns, names, coordinates and attributes; so do `scan`, `lfilter`, `ewm_mean` and `ewm_sum`.
+
+- A DataFrame runs down its rows, unless ``axis=1``; `axis` of a DataArray is the name of a dimension.
+- Operands that are labelled need equal labels, since none are matched. A Series beside a DataFrame goes with its
+  rows or its columns, by its index; DataArrays broadcast by the names of dimensions.
+- The final state of a DataFrame is a Series of its columns, of a DataArray one without the dimension, of a Series
+  a number. As `initial` it fits again. Carries, counts and histograms are arrays.
+- Nullable and Arrow dtypes stay. Missing values (pandas.NA, null) are refused, but by `ewm_mean` and `ewm_sum`;
+  NaN is a number. Columns of several dtypes are converted to a common one, and refused where this may round
+  integers: those of a `cumulative_sum`, and for all functions those beyond 2**53.
+- ``out=`` is refused, and ``include_initial=`` where there is an index: pass ``x.to_numpy()``.
+
 torch tensors
 -------------
 - dtype: discounted and gated scans of integers give ``torch.get_default_dtype()``, `cumulative_sum` of them
@@ -42,18 +57,33 @@ torch tensors
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from upsweep import _arrays, _backends
-from upsweep._arrays import Array
+from upsweep._arrays import Array, Axis
 from upsweep._arrays.dispatch import dispatched
 from upsweep._backends import cpu
 from upsweep._core import scan as scan_problem
 from upsweep._core.checks import check_window
 from upsweep._core.scan import Scan
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from upsweep._arrays.static_types import (
+        A,
+        ArrayLike,
+        DiscountedKeywords,
+        HostArray,
+        Number,
+        ScanKeywords,
+        SumKeywords,
+    )
+else:
+    from numpy.typing import ArrayLike
 
 __all__ = ["cumulative_sum", "discounted_cumsum", "linear_recurrence"]
 
@@ -61,33 +91,44 @@ __all__ = ["cumulative_sum", "discounted_cumsum", "linear_recurrence"]
 # fmt: off
 @overload
 def cumulative_sum(
-    x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
-    reset: ArrayLike | None = None, dtype: DTypeLike | None = None, include_initial: bool = False,
-    exclusive: bool = False, out: Array | None = None, return_final: Literal[False] = False,
-    n_threads: int | None = None, device: str | None = None, method: str | None = None,
+    x: HostArray, *, out: Array | None = None, return_final: Literal[False] = False,
+    **keywords: Unpack[SumKeywords],
 ) -> Array: ...
 @overload
 def cumulative_sum(
-    x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
-    reset: ArrayLike | None = None, dtype: DTypeLike | None = None, include_initial: bool = False,
-    exclusive: bool = False, out: Array | None = None, return_final: Literal[True],
-    n_threads: int | None = None, device: str | None = None, method: str | None = None,
+    x: HostArray, *, out: Array | None = None, return_final: Literal[True],
+    **keywords: Unpack[SumKeywords],
 ) -> tuple[Array, Array]: ...
+@overload
+def cumulative_sum(
+    x: A, *, out: A | None = None, return_final: Literal[False] = False,
+    **keywords: Unpack[SumKeywords],
+) -> A: ...
+@overload
+def cumulative_sum(
+    x: A, *, out: A | None = None, return_final: Literal[True],
+    **keywords: Unpack[SumKeywords],
+) -> tuple[A, A]: ...
+@overload
+def cumulative_sum(
+    x: ArrayLike, *, out: Any = None, return_final: bool = False, **keywords: Unpack[SumKeywords],
+) -> Any: ...
 # fmt: on
 def cumulative_sum(
-    x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
+    x: ArrayLike, *, axis: Axis = None, reverse: bool = False, initial: ArrayLike | None = None,
     reset: ArrayLike | None = None, dtype: DTypeLike | None = None, include_initial: bool = False,
-    exclusive: bool = False, out: Array | None = None, return_final: bool = False, n_threads: int | None = None,
+    exclusive: bool = False, out: Any = None, return_final: bool = False, n_threads: int | None = None,
     device: str | None = None, method: str | None = None,
 ) -> Any:  # fmt: skip
-    """Cumulative sum along an axis: y[t] = x[t] + y[t-1].
+    """Cumulative sum along `axis`, by default the last: y[t] = x[t] + y[t-1].
 
     Parameters
     ----------
     x : array_like
         Integers, bool, floating or complex numbers; at least one axis.
-    axis : int
-        The axis that the sum runs along.
+    axis : int or str, optional
+        The axis that the sum runs along. Default: the last; of a DataFrame 0, down its rows. Of a DataArray the
+        name of a dimension, needed if there are several.
     reverse : bool
         Run from the end to the start: y[t] = x[t] + y[t+1].
     initial : array_like, optional
@@ -151,11 +192,10 @@ def cumulative_sum(
     array([0., 1., 3., 6.])
     """
     if (
-        type(x) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
-        and dtype is None and out is None and not include_initial and not exclusive and not return_final
-        and device is None and method is None
+        type(x) is np.ndarray and initial is None and reset is None and dtype is None and not include_initial
+        and not exclusive and not return_final and device is None and method is None
     ):  # fmt: skip
-        y = cpu.scans.plain_sum(x, reverse, cpu.threads(n_threads))
+        y = cpu.scans.plain_sum(x, -1 if axis is None else axis, out, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
     if include_initial and exclusive:
@@ -169,25 +209,36 @@ def cumulative_sum(
 # fmt: off
 @overload
 def discounted_cumsum(
-    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
-    reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
-    return_final: Literal[False] = False, n_threads: int | None = None, device: str | None = None,
-    method: str | None = None,
+    x: HostArray, gamma: HostArray, *, out: Array | None = None, return_final: Literal[False] = False,
+    **keywords: Unpack[DiscountedKeywords],
 ) -> Array: ...
 @overload
 def discounted_cumsum(
-    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
-    reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
-    return_final: Literal[True], n_threads: int | None = None, device: str | None = None,
-    method: str | None = None,
+    x: HostArray, gamma: HostArray, *, out: Array | None = None, return_final: Literal[True],
+    **keywords: Unpack[DiscountedKeywords],
 ) -> tuple[Array, Array]: ...
+@overload
+def discounted_cumsum(
+    x: A, gamma: ArrayLike, *, out: A | None = None, return_final: Literal[False] = False,
+    **keywords: Unpack[DiscountedKeywords],
+) -> A: ...
+@overload
+def discounted_cumsum(
+    x: A, gamma: ArrayLike, *, out: A | None = None, return_final: Literal[True],
+    **keywords: Unpack[DiscountedKeywords],
+) -> tuple[A, A]: ...
+@overload
+def discounted_cumsum(
+    x: ArrayLike, gamma: ArrayLike, *, out: Any = None, return_final: bool = False,
+    **keywords: Unpack[DiscountedKeywords],
+) -> Any: ...
 # fmt: on
 def discounted_cumsum(
-    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
-    reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
+    x: ArrayLike, gamma: ArrayLike, *, axis: Axis = None, reverse: bool = False, initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Any = None,
     return_final: bool = False, n_threads: int | None = None, device: str | None = None, method: str | None = None,
 ) -> Any:  # fmt: skip
-    """Discounted sum along an axis: y[t] = x[t] + gamma * y[t-1].
+    """Discounted sum along `axis`, by default the last: y[t] = x[t] + gamma * y[t-1].
 
     Parameters
     ----------
@@ -197,8 +248,10 @@ def discounted_cumsum(
     gamma : float, complex or array_like
         The discount: a number, or an array that broadcasts with x: per row ``(rows, 1)``, per channel or per
         step. A Python float is used with its 64 bits.
-    axis : int
-        The axis that the sum runs along.
+    axis : int or str, optional
+        The axis that the sum runs along, counted in the broadcast shape: beside gammas of shape (K, 1, 1), the
+        first axis of a 2-D x is 1, or -2. Default: the last; of a DataFrame 0, down its rows. Of a DataArray the
+        name of a dimension, needed if there are several.
     reverse : bool
         Run from the end to the start: y[t] = x[t] + gamma * y[t+1].
     initial : array_like, optional
@@ -269,11 +322,10 @@ def discounted_cumsum(
     array([1., 0., 4., 4.])
     """
     if (
-        type(x) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
-        and window is None and out is None and not exclusive and not return_final and device is None
-        and method is None
+        type(x) is np.ndarray and initial is None and reset is None and window is None and not exclusive
+        and not return_final and device is None and method is None
     ):  # fmt: skip
-        y = cpu.scans.plain_constant(x, gamma, reverse, cpu.threads(n_threads))
+        y = cpu.scans.plain_constant(x, gamma, -1 if axis is None else axis, out, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
     window = check_window(window, initial, exclusive, return_final)
@@ -285,26 +337,37 @@ def discounted_cumsum(
 # fmt: off
 @overload
 def linear_recurrence(
-    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False,
-    initial: ArrayLike | None = None, reset: ArrayLike | None = None, exclusive: bool = False,
-    out: Array | None = None, return_final: Literal[False] = False, n_threads: int | None = None,
-    device: str | None = None, method: str | None = None,
+    gates: HostArray, tokens: HostArray, *, out: Array | None = None, return_final: Literal[False] = False,
+    **keywords: Unpack[ScanKeywords],
 ) -> Array: ...
 @overload
 def linear_recurrence(
-    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False,
-    initial: ArrayLike | None = None, reset: ArrayLike | None = None, exclusive: bool = False,
-    out: Array | None = None, return_final: Literal[True], n_threads: int | None = None,
-    device: str | None = None, method: str | None = None,
+    gates: HostArray, tokens: HostArray, *, out: Array | None = None, return_final: Literal[True],
+    **keywords: Unpack[ScanKeywords],
 ) -> tuple[Array, Array]: ...
+@overload
+def linear_recurrence(
+    gates: A | Number, tokens: A | Number, *, out: A | None = None, return_final: Literal[False] = False,
+    **keywords: Unpack[ScanKeywords],
+) -> A: ...
+@overload
+def linear_recurrence(
+    gates: A | Number, tokens: A | Number, *, out: A | None = None, return_final: Literal[True],
+    **keywords: Unpack[ScanKeywords],
+) -> tuple[A, A]: ...
+@overload
+def linear_recurrence(
+    gates: ArrayLike, tokens: ArrayLike, *, out: Any = None, return_final: bool = False,
+    **keywords: Unpack[ScanKeywords],
+) -> Any: ...
 # fmt: on
 def linear_recurrence(
-    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False,
+    gates: ArrayLike, tokens: ArrayLike, *, axis: Axis = None, reverse: bool = False,
     initial: ArrayLike | None = None, reset: ArrayLike | None = None, exclusive: bool = False,
-    out: Array | None = None, return_final: bool = False, n_threads: int | None = None, device: str | None = None,
+    out: Any = None, return_final: bool = False, n_threads: int | None = None, device: str | None = None,
     method: str | None = None,
 ) -> Any:  # fmt: skip
-    """Gated recurrence along an axis: y[t] = gates[t] * y[t-1] + tokens[t].
+    """Gated recurrence along `axis`, by default the last: y[t] = gates[t] * y[t-1] + tokens[t].
 
     Parameters
     ----------
@@ -312,8 +375,9 @@ def linear_recurrence(
         The factors and summands, which broadcast together. float16, bfloat16 (ml_dtypes), float32, float64,
         complex64 or complex128; integers and bool become float64 (of tensors, torch's default dtype). At least
         one axis.
-    axis : int
-        The axis that the recurrence runs along, of the broadcast shape.
+    axis : int or str, optional
+        The axis that the recurrence runs along, of the broadcast shape. Default: the last; of a DataFrame 0, down
+        its rows. Of a DataArray the name of a dimension, needed if there are several.
     reverse : bool
         Run from the end to the start: y[t] = gates[t] * y[t+1] + tokens[t].
     initial : array_like, optional
@@ -378,10 +442,12 @@ def linear_recurrence(
     (array([3. , 2.5]), array(2.5))
     """
     if (
-        type(tokens) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
-        and out is None and not exclusive and not return_final and device is None and method is None
+        type(tokens) is np.ndarray and initial is None and reset is None and not exclusive and not return_final
+        and device is None and method is None
     ):  # fmt: skip
-        y = cpu.scans.plain_gated(gates, tokens, reverse, cpu.threads(n_threads))
+        y = cpu.scans.plain_gated(
+            gates, tokens, -1 if axis is None else axis, out, reverse, cpu.threads(n_threads)
+        )
         if y is not None:
             return y
     return _linear_recurrence(
@@ -389,7 +455,7 @@ def linear_recurrence(
     )
 
 
-@dispatched("x", "initial", "reset", "out", torch="scan", dask="scan", not_with_dask=("out",))
+@dispatched("x", "initial", "reset", "out", torch="scan", dask="scan", not_with_dask=("out",), labels_of=("x",))
 def _cumulative_sum(
     x: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, dtype: Any, include_initial: bool,
     exclusive: bool, return_final: bool, n_threads: int | None, device: str | None,
@@ -399,7 +465,9 @@ def _cumulative_sum(
     return _run(scan, out, reverse, exclusive, False, return_final, n_threads, device, ordinal, 0, include_initial)
 
 
-@dispatched("x", "gamma", "initial", "reset", "out", torch="scan", dask="scan", not_with_dask=("out",))
+@dispatched(
+    "x", "gamma", "initial", "reset", "out", torch="scan", dask="scan", not_with_dask=("out",), labels_of=("x",)
+)
 def _discounted_cumsum(
     x: Any, gamma: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, window: int | None,
     exclusive: bool, return_final: bool, n_threads: int | None, device: str | None,
@@ -409,7 +477,17 @@ def _discounted_cumsum(
     return _run(scan, out, reverse, exclusive, True, return_final, n_threads, device, ordinal, window or 0)
 
 
-@dispatched("gates", "tokens", "initial", "reset", "out", torch="scan", dask="scan", not_with_dask=("out",))
+@dispatched(
+    "gates",
+    "tokens",
+    "initial",
+    "reset",
+    "out",
+    torch="scan",
+    dask="scan",
+    not_with_dask=("out",),
+    labels_of=("tokens", "gates"),
+)
 def _linear_recurrence(
     gates: Any, tokens: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, exclusive: bool,
     return_final: bool, n_threads: int | None, device: str | None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -251,9 +252,10 @@ def checks(counts: bool = True) -> Iterator[Check]:
 
 
 def run(counts: bool = True, verbose: bool = True) -> bool:
-    """Run the checks and print the failures, or with `verbose` all of them; returns whether all passed."""
-    failures = 0
+    """Run the checks and print the failures, with `verbose` all and a summary; returns whether all passed."""
+    begin, failures, n_checks = time.perf_counter(), 0, 0
     for check in checks(counts):
+        n_checks += 1
         try:
             check.run()
         except Exception as error:  # any exception of a broken build is a failed check and must not end the run
@@ -262,4 +264,9 @@ def run(counts: bool = True, verbose: bool = True) -> bool:
         else:
             if verbose:
                 print(f"ok      {check.name}", flush=True)
+    if verbose:
+        result = f"{failures} of {n_checks} checks FAILED" if failures else f"all {n_checks} checks passed"
+        print(f"\n{result} in {time.perf_counter() - begin:.1f} s")
+        if importlib.util.find_spec("llvmlite") is None:
+            print("not checked: scans by an update and reductions over pairs, which need llvmlite")
     return failures == 0

@@ -9,8 +9,10 @@ import pytest
 import upsweep
 from helpers import command, run_benchmarks
 from upsweep.bench import machine, report
+from upsweep.bench.cases import SMALLEST
+from upsweep.bench.cases import cases as package_cases
 from upsweep.bench.report import Row
-from upsweep_bench import cli, figures, scans, sweep
+from upsweep_bench import cli, figures, scans, sweep, threshold_table
 
 Case = partial(scans.Case, device="cuda")
 EVERY = scans.cases(device="cuda")
@@ -165,6 +167,33 @@ def test_the_command_of_the_package(tmp_path, family):
     assert {row["method"] for row in rows} >= {"upsweep"}
 
 
+@pytest.mark.parametrize("family", ["scans", "counts", "pairs", "userscan"])
+def test_the_number_of_cases_does_not_depend_on_their_size(family):
+    counts = {sum(1 for _ in package_cases(family, "cpu", n)) for n in (SMALLEST, 8 * SMALLEST)}
+    assert len(counts) == 1 and min(counts) >= 2
+
+
+def test_without_a_family_the_command_measures_scans():
+    assert upsweep_parser().parse_args([]).family == parsed().family == "scans"
+
+
+def test_the_table_of_the_package(capsys):
+    rows = [
+        Row("a", "float32", 1e-3, 0.8, "of copy", n_bytes=10**6, method="upsweep"),
+        Row("np.cumsum against a", "float32", 4e-3, 4.0, "x", method="np.cumsum"),
+        Row("b", "float32", 2e-3, 0.7, "of copy", n_bytes=10**6, method="upsweep", contention=0.5),
+    ]
+    report.print_cases(rows)
+    head, a, b, *legend = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[-2:] == ["compared with", "times faster"] and "fraction of a copy" in head
+    assert a.split() == ["a", "float32", "1.000", "ms", "1.0", "0.80", "np.cumsum", "4.0"]
+    assert b.split() == ["b", "float32", "2.000", "ms", "0.5", "0.70", "BUSY"]
+    assert any(line.startswith("BUSY: other processes used the cores") for line in legend)
+    report.print_cases([Row("c", "float32", 1e-3, 5.0, "Gpairs/s", method="upsweep")])
+    printed = capsys.readouterr().out
+    assert "times faster" not in printed and "BUSY" not in printed and "copy" not in printed
+
+
 def test_the_command_of_the_package_times_no_wrong_answer(monkeypatch, capsys):
     from upsweep import bench, selftest
 
@@ -242,7 +271,7 @@ def test_flags_of_the_sweep():
 def test_a_row_that_could_not_be_timed(tmp_path, capsys):
     row = Row("peer against case", "float32", None, None, "x", 1.0, note="raised, not timed: OSError: gone")
     assert row.met is None and row.rate is None
-    report.print_table([row, Row("case", "float32", 1e-3, 0.9, "of copy", 0.85, n_bytes=10**6)])
+    threshold_table.print_table([row, Row("case", "float32", 1e-3, 0.9, "of copy", 0.85, n_bytes=10**6)])
     table = capsys.readouterr().out
     assert "raised, not timed: OSError: gone" in table and "1 of 1 thresholds met" in table and "1.0" in table
     report.write_json(tmp_path / "rows.json", {}, [row])

@@ -2,9 +2,9 @@
 packages.
 
 First the results are checked: on the CPU by ``upsweep.selftest``, and of every case against a numpy reference.
-Where one is wrong, no speed is reported. The value of a row is its speed as a fraction of a copy of as many
-bytes; that of a peer's row is the peer's time over upsweep's. Every benchmark case, with thresholds, more peers,
-sweeps, figures and ranks, is in ``asv_bench`` of the source distribution.
+Where one is wrong, no speed is reported. A line of the table has a case's speed as a fraction of that of a copy of
+as many bytes, and a peer's time over upsweep's. Every benchmark case, with thresholds, more peers, sweeps, figures
+and ranks, is in ``asv_bench`` of the source distribution.
 
     __init__ (command)  ->  cases      the inputs, calls, references and peers
                         ->  timing     interleaved samples, memory copies, CUDA events
@@ -28,7 +28,7 @@ import upsweep
 from upsweep import selftest
 from upsweep._utils.progress import Progress
 from upsweep.bench import machine, report, timing
-from upsweep.bench.cases import FAMILIES, Case, cases, to_device
+from upsweep.bench.cases import FAMILIES, LARGE, SMALL, SMALLEST, Case, cases, to_device
 from upsweep.bench.report import Row
 
 __all__ = ["add_arguments", "reason_not_to_run", "run"]
@@ -38,7 +38,7 @@ _CALLS = 20  # of a CUDA sample
 
 def add_arguments(parser: argparse.ArgumentParser, families: Sequence[str] = FAMILIES) -> None:
     """Declare the options of the command."""
-    parser.add_argument("family", choices=families)
+    parser.add_argument("family", choices=families, nargs="?", default=families[0], help=f"default: {families[0]}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows to this file")
     parser.add_argument("--quick", action="store_true", help="fewer or smaller cases, fewer rounds")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of upsweep and of the copies")
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     if not rows:
         print(f"no case contains {options.only!r}")
         return 2
-    report.print_table(rows)
+    report.print_cases(rows)
     if options.json:
         report.write_json(options.json, described, rows)
     return 0
@@ -96,8 +96,11 @@ def _measure_all(options: argparse.Namespace) -> tuple[list[Row], list[str]]:
     """The rows, and what was wrong; once something was wrong, cases are only checked."""
     rows: list[Row] = []
     wrong: list[str] = []
+    n = SMALL if options.quick else LARGE
+    total = sum(1 for _ in cases(options.family, options.device, SMALLEST))
     with Progress("measuring") as progress:
-        for done, case in enumerate(cases(options.family, options.device, options.quick), 1):
+        for done, case in enumerate(cases(options.family, options.device, n)):
+            progress.update(done, total)
             if options.only not in f"{case.name}, {case.dtype}":
                 continue
             inputs = tuple(to_device(x, options.device) for x in case.inputs)
@@ -106,7 +109,6 @@ def _measure_all(options: argparse.Namespace) -> tuple[list[Row], list[str]]:
                 wrong.append(f"{case.name}, {case.dtype}: error {error:.2g}, at most {case.tolerance:.2g} allowed")
             elif not wrong:
                 rows += _measure(case, inputs, options.device, rounds=3 if options.quick else 7)
-            progress.update(done, done + 1)
     return rows, wrong
 
 

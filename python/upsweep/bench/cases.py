@@ -24,6 +24,7 @@ from upsweep import reference
 Array = NDArray[Any]
 
 FAMILIES = ("scans", "counts", "pairs", "userscan")
+LARGE, SMALL, SMALLEST = 1 << 24, 1 << 20, 1 << 14  # elements of a case; the smallest serve to count the cases
 _GAMMA = 0.99
 _EXAMINED = 300  # steps that scans are compared with the reference for, which is a Python loop
 
@@ -80,9 +81,8 @@ def _attribute(module: str, name: str) -> Any:
         return None
 
 
-def cases(family: str, device: str, quick: bool = False) -> Iterator[Case]:
-    """The cases of a family. Call `upsweep.selftest.run` before timing them on the CPU."""
-    n = 1 << (20 if quick else 24)
+def cases(family: str, device: str, n: int) -> Iterator[Case]:
+    """The cases of a family, of about n elements. Call `upsweep.selftest.run` before timing them on the CPU."""
     on_cpu = device == "cpu"
     makers = {"scans": _scans, "counts": _counts, "pairs": _pairs, "userscan": _user_scans}
     return makers[family](n, on_cpu, np.random.default_rng(0))
@@ -159,11 +159,13 @@ def _user_scans(n: int, on_cpu: bool, rng: np.random.Generator) -> Iterator[Case
         "average": lambda s, x: 0.9 * s + 0.1 * x, "tanh": lambda s, x: np.tanh(s + x)
     }  # fmt: skip
     x = rng.random((n // 4096, 4096), np.float32)
-    out = {"out": np.zeros_like(x)} if on_cpu else {}
+    out: dict[str, Any] = {"out": np.zeros_like(x)} if on_cpu else {}
     head = (slice(_EXAMINED),)
     for name, update in updates.items():
         call = partial(upsweep.scan, update, 0.0, **out)
         loop = partial(_of_head, partial(reference.scan, update, 0.0), head)
-        known = {"discounted_cumsum": partial(upsweep.discounted_cumsum, gamma=0.9, axis=0, **out)}
-        yield Case(f"scan by an update: {name} {x.shape}", (x,), call, loop, 2 * x.nbytes, itemgetter(head),
-                   peers=dict(known) if name == "average" else {})  # fmt: skip
+        known = {"upsweep.discounted_cumsum": partial(upsweep.discounted_cumsum, gamma=0.9, axis=0, **out)}
+        yield Case(
+            f"scan by an update: {name} {len(x):,} x {x.shape[1]:,} axis 0", (x,), call, loop, 2 * x.nbytes,
+            itemgetter(head), peers=dict(known) if name == "average" else {},
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The rows of a benchmark, printed as a table or written as JSON."""
+"""The rows of a benchmark, printed as the table of the command or written as JSON."""
 
 from __future__ import annotations
 
@@ -47,30 +47,43 @@ class Row:
         return None if self.n_bytes is None or not self.seconds else self.n_bytes / self.seconds / 1e9
 
 
-def _time(seconds: float | None) -> str:
+def time_text(seconds: float | None) -> str:
+    """A time in milliseconds, or microseconds where it is short."""
     if seconds is None:
         return ""
     return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.2f} us"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    met = {None: "", True: "met", False: "MISSED"}[row.met] if row.contention is None else "BUSY"
-    threshold = "" if row.threshold is None else f"{row.threshold:.3g}"
-    rate = "" if row.rate is None else f"{row.rate:.1f}"
-    value = "" if row.value is None else f"{row.value:.2f} {row.unit}"
-    return row.case, row.dtype, _time(row.seconds), rate, value, threshold, met, row.note
+_LEGENDS = {
+    "fraction of a copy": "the speed over that of a memory copy of the same bytes, which a scan cannot exceed;\n"
+    "  small arrays, as with --quick, are copied within the caches, where a copy is several times faster",
+    "Gpairs/s": "billions of pairs of points a second",
+    "BUSY": "other processes used the cores meanwhile; measure such rows again on a quiet machine",
+}
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    """Print the rows under column titles, and how many thresholds were met."""
-    head = ("case", "dtype", "time", "GB/s", "value", "threshold", "", "note")
-    print(format_table([head, *map(_cells, rows)], "<<>><<<<"))
-    judged = [row for row in rows if row.met is not None]
-    if judged:
-        print(f"\n{sum(bool(row.met) for row in judged)} of {len(judged)} thresholds met")
-    busy = [row.contention for row in rows if row.contention is not None]
-    if busy:
-        print(f"{len(busy)} rows are not reliable: other processes used {min(busy):.0%} of a core or more")
+def print_cases(rows: Sequence[Row]) -> None:
+    """Print a line for each case with the comparison with a copy and with another package, and what it means.
+
+    The row of a case is followed by that of its peer, if it has one.
+    """
+    heads = {"of copy": "fraction of a copy"}
+    measures = list(dict.fromkeys(heads.get(row.unit, row.unit) for row in rows if row.method == "upsweep"))
+    has_peers = any(row.method != "upsweep" for row in rows)
+    table = [("case", "dtype", "time", "GB/s", *measures, *(("compared with", "times faster") * has_peers), "")]
+    for row, after in zip(rows, [*rows[1:], None]):
+        if row.method != "upsweep":
+            continue
+        values = (f"{row.value:.2f}" if heads.get(row.unit, row.unit) == measure else "" for measure in measures)
+        peer = ("", "") if after is None or after.method == "upsweep" else (after.method, f"{after.value:.1f}")
+        status = "" if row.contention is None else "BUSY"
+        rate = "" if row.rate is None else f"{row.rate:.1f}"
+        table.append((row.case, row.dtype, time_text(row.seconds), rate, *values, *(peer * has_peers), status))
+    print(format_table(table, f"<<>>{'>' * len(measures)}{'<>' * has_peers}<"))
+    print()
+    for word, meaning in _LEGENDS.items():
+        if any(word in cells for cells in table):
+            print(f"{word}: {meaning}")
 
 
 def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None:
