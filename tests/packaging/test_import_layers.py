@@ -23,10 +23,11 @@ LAYERS = [
     {"_user_scan"},
     {"scans", "bincounts", "histograms", "cluster", "user_scan", "te", "config"},
     {"_torch", "aggregates", "filters", "compat", "pairs"},
-    {"blockwise", "_dask", "distributed"},
+    {"blockwise", "_dask", "distributed", "pykeops"},
 ]
 ARRAY_LIBRARIES = {"torch": {"_torch", "distributed"}, "cupy": set(), "dask": {"_dask"}}  # who may import each
-ABOVE = {"__init__", "__main__", "bench", "demo", "selftest", "counts", "streams", "carries", "peer_names"}
+ABOVE = {"__init__", "__main__", "bench", "demo", "selftest", "torch_ops"}
+ABOVE |= {"counts", "streams", "carries", "peer_names"}
 COMPARE = {"bench", "demo"}  # with other libraries
 
 

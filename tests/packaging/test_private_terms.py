@@ -15,6 +15,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 FOLDERS = ("python", "src", "cuda", "tests", "asv_bench", "examples", "docs", "cmake")
+GENERATED = (CHECKOUT / "docs" / "gallery", CHECKOUT / "docs" / "reference" / "generated")
 SUFFIXES = {".py", ".pyi", ".pyx", ".pxd", ".cpp", ".hpp", ".cu", ".cuh", ".h", ".md", ".sh", ".cmake"}
 # Parts of identifiers between underscores, or whole identifiers.
 PARTS = {
@@ -86,7 +87,11 @@ def sources(roots):
     for root in roots:
         files = [root] if root.is_file() else sorted(root.rglob("*"))
         yield from (
-            path for path in files if path.suffix in SUFFIXES and path.resolve() != Path(__file__).resolve()
+            path
+            for path in files
+            if path.suffix in SUFFIXES
+            and path.resolve() != Path(__file__).resolve()
+            and not any(map(path.is_relative_to, GENERATED))
         )
 
 
