@@ -8,7 +8,7 @@ list is used by the command line (`cli`, as ``python asv_bench/run.py``) and by 
                                               ->  peers.bind(name, case)   other packages
                                               ->  upsweep.bench.timing     CPU samples, copies
                                               ->  graph_timing             CUDA samples, copies
-              ->  upsweep.bench.report, figures                            tables, JSON, plots
+              ->  threshold_table, upsweep.bench.report, figures           tables, JSON, plots
 
 Start reading at `case`, then `scans`.
 """

@@ -31,9 +31,11 @@ from upsweep_bench import (
     isolated,
     pairs,
     peers,
+    scaling,
     scans,
     sweep,
     te_programs,
+    threshold_table,
     user_scans,
 )
 from upsweep_bench.case import Case
@@ -46,6 +48,7 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "pairs": (pairs,),
     "userscan": (user_scans, te_programs),
     "cliffs": (cliffs,),
+    "scaling": (scaling,),
 }
 
 
@@ -86,6 +89,8 @@ def _check_options(options: argparse.Namespace) -> None:
             options.refuse(f"argument {flag}: is about distributed")
     if on_cuda and options.family == "distributed":
         options.refuse("argument --device: of distributed, --backend nccl is of CUDA tensors")
+    if on_cuda and options.family == "scaling":
+        options.refuse("argument --device: scaling is about threads of the CPU")
     if on_cuda and options.threads is not None:
         options.refuse("argument --threads: is about the CPU, and --device is cuda")
 
@@ -125,14 +130,14 @@ def run(options: argparse.Namespace) -> int:
         threads = "" if on_cuda else f", {upsweep.get_num_threads()} threads"
         print(f"{machine.text(described)}{threads}")
         print(f"not installed: {', '.join(absent)}\n" if absent else "", flush=True)
-        rows, wrong = measure(chosen, rounds, warmup)
+        rows, wrong = (measure_scaling if options.family == "scaling" else measure)(chosen, rounds, warmup)
     finally:
         upsweep.set_num_threads(before)
     if wrong:
         print("results are wrong: no speed is reported", *wrong, sep="\n")
         return 1
     print("correctness: every answer was within rounding of the reference\n")
-    (cliffs.print_rows if options.family == "cliffs" else report.print_table)(rows)
+    (cliffs.print_rows if options.family == "cliffs" else threshold_table.print_table)(rows)
     _write(options, described, rows)
     return 0
 
@@ -164,6 +169,17 @@ def measure(chosen: Sequence[Case], rounds: int, warmup: int) -> tuple[list[Row]
     of_cases = [row for case in chosen for row in rows[case]]
     peer_rows = (of_peers.get((without_peers(case), name), []) for case in chosen for name, _ in case.peers)
     return of_cases + [row for measured in peer_rows for row in measured], []
+
+
+def measure_scaling(chosen: Sequence[Case], rounds: int, warmup: int) -> tuple[list[Row], list[str]]:
+    """The rows of the cases with 1, 2, 4, ... threads up to the present number, each beside that of one thread."""
+    by_threads: dict[int, list[Row]] = {}
+    for n in scaling.thread_counts(upsweep.get_num_threads()):
+        upsweep.set_num_threads(n)
+        by_threads[n], wrong = measure(chosen, rounds, warmup)
+        if wrong:
+            return [], wrong
+    return scaling.rows(by_threads), []
 
 
 def without_peers(case: Any) -> Any:

@@ -18,10 +18,10 @@ import numpy as np
 import upsweep
 from numpy.typing import NDArray
 from upsweep import reference, te
-from upsweep.bench import report
 from upsweep.bench.report import Row
 
 from upsweep_bench import case as base
+from upsweep_bench import threshold_table
 
 __all__ = ["OPERATIONS", "Arrays", "Case", "Problem", "cases", "print_rows", "worst"]
 
@@ -114,7 +114,7 @@ def worst(rows: Sequence[Row]) -> list[Row]:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the rows from the fastest to the slowest, and which is the slowest of each kind."""
-    report.print_table(sorted(rows, key=lambda row: row.value or math.inf, reverse=True))
+    threshold_table.print_table(sorted(rows, key=lambda row: row.value or math.inf, reverse=True))
     for row in worst(rows):
         print(f"{row.case}, {row.dtype}: {1 / (row.value or 1.0):.2f} times slower than its neighbour")
 

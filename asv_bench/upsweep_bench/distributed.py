@@ -33,7 +33,7 @@ from upsweep.bench import machine, report
 from upsweep.bench.report import Row
 from upsweep.bench.timing import Samples
 
-from upsweep_bench import figures
+from upsweep_bench import figures, threshold_table
 
 __all__ = ["Case", "add_arguments", "cases", "check", "flags_used", "run"]
 
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
     described, rows = answer
     print(f"correctness: every step follows from the one before it\n{machine.text(described)}")
     print(f"messages: {described['messages']}\n")
-    report.print_table(rows)
+    threshold_table.print_table(rows)
     if options.json:
         report.write_json(options.json, {**described, "ranks": n_ranks, "backend": backend}, rows)
     if options.plot:

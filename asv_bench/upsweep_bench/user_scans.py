@@ -161,7 +161,7 @@ class Arrays(base.Arrays):
         self.launches_cost = case.gradients
         n_sets = self.source.n_sets(case, count)
         self.inputs = [tuple(self._numbers() for _ in range(case.n_inputs)) for _ in range(n_sets)]
-        self.keywords = {"out": np.zeros(case.shape, case.dtype)} if self.source.is_numpy else {}
+        self.keywords: dict[str, Any] = {"out": np.zeros(case.shape, case.dtype)} if self.source.is_numpy else {}
 
     def _numbers(self) -> Any:
         numbers = self.source.normal if self.source.is_numpy else self.source.uniform
