@@ -35,7 +35,8 @@ compiled="tests/user_scan tests/te tests/compiler/test_llvm_*.py tests/backends"
 emulated="tests/cuda tests/compiler/test_cuda_*.py tests/te/test_cuda_*.py tests/user_scan/test_on_device.py"
 python_code="tests/user_scan tests/te tests/pairs tests/arrays tests/backends tests/dask tests/histogram tests/utils"
 numpy_code="tests/scan tests/bincount tests/histogram tests/arrays tests/user_scan tests/dask tests/backends"
-oldest="numpy==2.0.* scipy==1.13.* llvmlite==0.44.* ml_dtypes==0.4.* dask[array]==2025.5.* distributed==2025.5.*"
+oldest="numpy==2.0.* scipy==1.13.* llvmlite==0.44.* ml_dtypes==0.4.* dask[array]==2025.5.* distributed==2025.5.* \
+pandas==2.2.* xarray==2024.6.*"
 
 keep="" full="" tests="" names=""
 while [ $# -gt 0 ]; do
@@ -79,7 +80,7 @@ install() {
     -C cmake.define.UPSWEEP_CUDA=OFF -C cmake.define.UPSWEEP_INSTRUCTION_SETS="${built// /;}" . || exit
   python -m pip uninstall -y upsweep 2>/dev/null
   # shellcheck disable=SC2086
-  python -m pip install --only-binary=numpy,scipy,llvmlite,ml_dtypes,numcodecs,matplotlib,torch \
+  python -m pip install --only-binary=numpy,scipy,llvmlite,ml_dtypes,numcodecs,matplotlib,pandas,polars-runtime-32,pyarrow,torch \
     "$(echo "$environment"/wheel/*.whl)[test]" $packages || not_run "pip finds no packages for it"
 }
 
@@ -121,7 +122,8 @@ combination() {
     3.*)
       python=$(find_python "$1")
       [ -n "$python" ] || not_run "neither uv nor the PATH has it"
-      [ "$1" != 3.14t ] || export PYTHON_GIL=0
+      # polars and pyarrow, large and without wheels for 3.14t, are no packages of the extra.
+      if [ "$1" = 3.14t ]; then export PYTHON_GIL=0; else packages="polars pyarrow"; fi
       ;;
     oldest) packages=$oldest paths=$numpy_code ;;
     torch*)
@@ -134,7 +136,7 @@ combination() {
   install
   [ -z "$level" ] || limit_to "$level"
   # shellcheck disable=SC2086
-  python -m pytest -q -p no:cacheprovider --tb=short ${full:-${tests:-$paths}}
+  python -m pytest -q -n auto --dist loadfile -p no:cacheprovider --tb=short ${full:-${tests:-$paths}}
 }
 
 status=0 table=""
