@@ -37,7 +37,9 @@ BINARY = {
     "div": (lambda a, b: a / (b.square() + 0.5), lambda a, b: a / (b**2 + 0.5)),
     "sqdist": (lambda a, b: a.sqdist(b), lambda a, b: ((a - b) ** 2).sum(-1, keepdims=True)),
     "scalprod": (lambda a, b: (a * b) | (a - b), lambda a, b: (a * b * (a - b)).sum(-1, keepdims=True)),
-    "ifelse": (lambda a, b: a.ifelse(b, a * b), lambda a, b: np.where(a >= 0, b, a * b)),
+    # Less 0.25, since a value that is 0 or 1 may be a comparison, whose ifelse is another one.
+    "ifelse": (lambda a, b: (a - 0.25).ifelse(b, a * b), lambda a, b: np.where(a - 0.25 >= 0, b, a * b)),
+    "choice": (lambda a, b: (a < b).ifelse(b, a * b), lambda a, b: np.where(a < b, b, a * b)),
     "atan2": (lambda a, b: a.atan2(b.square() + 0.5), lambda a, b: np.arctan2(a, b**2 + 0.5)),
     "less": (lambda a, b: a < b, lambda a, b: (a < b).astype(float)),
 }

@@ -1,5 +1,7 @@
 """User-defined scans of tensors: the arrays' results, and gradients of any order."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import upsweep
@@ -74,6 +76,20 @@ def test_gradients_of_several_states():
         torch.autograd.functional.jacobian(
             lambda x: upsweep.scan(lambda s, x: s * x, 1.0, x, checkpoint=2), arguments[1], vectorize=True
         )
+
+
+def test_batched_gradients_in_another_thread():
+    """As autograd computes those of a device: how deep its vmap is, only the calling thread knows."""
+    x = tensor((4, 7))
+    y = upsweep.scan(coupled, (0.5, 1.0), x, axis=1)
+    vectors = torch.randn(3, 4, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def gradient(vector):
+        return torch.autograd.grad(y, x, vector, retain_graph=True)[0]
+
+    with ThreadPoolExecutor(1) as pool:
+        batched = torch._vmap_internals._vmap(lambda vector: pool.submit(gradient, vector).result())(vectors)
+    assert torch.equal(batched, torch.stack([*map(gradient, vectors)]))
 
 
 def test_a_branch_that_is_not_taken_contributes_nothing():

@@ -53,10 +53,15 @@ def run(spec: ScanSpec, tensors: list[Tensor]) -> Any:
     return _forward(spec, 0, *tensors)
 
 
+def _has_level(tensor: Tensor, level: int) -> bool:
+    """Whether the vmap of this depth batches a tensor; its depth is known only in the thread that called it."""
+    sizes = {len(torch._remove_batch_dim(tensor, level, size, 0)) for size in (1, 2)}  # where it does not: these
+    return len(sizes) == 1
+
+
 def _run_batched(spec: ScanSpec, tensors: list[Tensor]) -> list[Tensor]:
     """`run` inside the vmap of torch.autograd (`is_grads_batched`), which has no rules for user's operations."""
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
+    level = next(level for level in range(1, 65) if any(_has_level(tensor, level) for tensor in tensors))
     plain = [torch._remove_batch_dim(tensor, level, 1, 0) for tensor in tensors]  # 1 where there is no batch axis
     size = max(len(tensor) for tensor in plain)
     dims = [0 if len(tensor) == size else None for tensor in plain]
