@@ -1,38 +1,43 @@
 """Write the rows of ``python asv_bench/run.py ... --json`` as a result of asv, for a machine whose time is short.
 
-    python asv_bench/from_bench.py FILE.json --benchmark bench_cuda_pairs.Reductions.track_milliseconds
+    python asv_bench/from_bench.py FILE.json --benchmark bench_cuda_scans
         --machine h200 --commit HEAD --environment existing-py3.12-torch2.11-cuda13.0
 
-A benchmark of asv that tracks a case's value measures it in the same way. This program names the cases as asv does
-and writes them under the commit that was measured. Cases that the file does not have stay empty.
+A benchmark of asv that tracks a case's value, its milliseconds or its ratio to a peer measures it in the same way.
+This program names the cases as asv does and writes them under the commit that was measured, for all benchmarks
+whose names begin with the given one. Cases that the file does not have stay empty.
 """
 
 import argparse
 import ast
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from publishable import arguments_of
 
 RESULTS = Path(__file__).parent / "results"
+OURS = "upsweep"
 
 
-def values(parameters: list[str], rows: list[dict[str, Any]], part: bool = False) -> list[float | None]:
-    """The value of each of a benchmark's parameters, as asv writes these: cases, with their dtype or without.
+def label(row: dict[str, Any]) -> str:
+    """The case of a row as the benchmarks name it; with the peer before it in a peer's row."""
+    peer = row.get("method") or OURS
+    case = f"{row['case'].removeprefix(f'{peer} against ')}, {row['dtype']}"
+    return case if peer == OURS else f"{peer}: {case}"
 
-    Raises ValueError for a row of no parameter, unless the rows are a `part` of other benchmarks' too.
-    """
-    names: list[str] = [ast.literal_eval(parameter) for parameter in parameters]
-    by_name: dict[str, float] = {}
+
+def values(benchmark: dict[str, Any], rows: list[dict[str, Any]]) -> list[float | None]:
+    """The value of each of a benchmark's parameters, as asv writes these: cases, with their dtype or without."""
+    names: list[str] = [ast.literal_eval(parameter) for parameter in benchmark["params"][0]]
+    of_cases: dict[str, float | None] = {}
     for row in rows:
-        label = f"{row['case']}, {row['dtype']}"
-        name = next((name for name in names if label == name or label.startswith(f"{name}, ")), None)
+        name = next((name for name in names if f"{label(row)}, ".startswith(f"{name}, ")), None)
         if name is not None:
-            by_name[name] = row["value"]
-        elif not part:
-            raise ValueError(f"the benchmark has no case {label!r}")
-    return [by_name.get(name) for name in names]
+            in_ms = benchmark["unit"] == "ms" and row["seconds"] is not None
+            of_cases[name] = row["seconds"] * 1e3 if in_ms else row["value"]
+    return [of_cases.get(name) for name in names]
 
 
 def main(arguments: list[str] | None = None) -> Path:
@@ -41,12 +46,13 @@ def main(arguments: list[str] | None = None) -> Path:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, help="written by --json")
-    parser.add_argument("--benchmark", required=True, metavar="NAME", help="one of results/benchmarks.json")
+    parser.add_argument(
+        "--benchmark", required=True, metavar="NAME", help="how names in results/benchmarks.json begin"
+    )
     parser.add_argument("--machine", required=True, metavar="NAME", help="a folder of results/")
-    parser.add_argument("--part", action="store_true", help="the file has cases of other benchmarks, too")
     options, commit, date = arguments_of(parser, arguments)
-    benchmark = json.loads((RESULTS / "benchmarks.json").read_text())[options.benchmark]
-    numbers = values(benchmark["params"][0], json.loads(options.file.read_text())["rows"], options.part)
+    benchmarks = json.loads((RESULTS / "benchmarks.json").read_text())
+    rows = json.loads(options.file.read_text())["rows"]
     machine = json.loads((RESULTS / options.machine / "machine.json").read_text())
     machine.pop("version", None)
     target = RESULTS / options.machine / f"{commit[:8]}-{options.environment}.json"
@@ -56,8 +62,21 @@ def main(arguments: list[str] | None = None) -> Path:
         result = Results(
             {**machine, "python": options.python}, {}, commit, date, options.python, options.environment, {}
         )
-    empty = [None] * len(numbers)
-    result.add_result(benchmark, BenchmarkResult(numbers, empty, empty, 0, "", None), record_samples=False)
+    written = 0
+    for name, benchmark in benchmarks.items():
+        is_list = (
+            name.startswith(options.benchmark) and benchmark["type"] == "track" and len(benchmark["params"]) == 1
+        )
+        numbers = values(benchmark, rows) if is_list else []
+        n_values = sum(number is not None for number in numbers)
+        if n_values:
+            empty = [None] * len(numbers)
+            measured = BenchmarkResult(numbers, empty, empty, 0, "", None)
+            result.add_result(benchmark, measured, record_samples=False)
+            written += n_values
+    if not written:
+        parser.error(f"no benchmark {options.benchmark}* has a case of the {len(rows)} rows")
+    print(f"{written} values of {len(rows)} rows", file=sys.stderr)
     result.save(str(RESULTS))
     return target
 

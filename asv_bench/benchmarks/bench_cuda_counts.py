@@ -4,28 +4,36 @@ The cases, their checks and their timing are those of ``python asv_bench/run.py 
 """
 
 from . import attributes
-from .cuda_benchmark import CudaBenchmark, cases, ratio_to_peer, run_once, value
+from .cuda_benchmark import CudaBenchmark, cases, milliseconds, peer_table, ratio_to_peer, run_once, value
 
 ALL = cases("counts")
 FRACTIONS = {name: case for name, case in ALL.items() if case.metric == "of copy" and case.threshold is not None}
 RATIOS = {name: case for name, case in ALL.items() if case.metric != "of copy"}
 # A part of the command's table.
-PEERS = {
-    f"{peer}: {name}": (peer, ALL[name])
-    for peer in ("torch.bincount", "cupy")
-    for name in (
-        "bincount 134,217,728 in 256 bins uniform, int64",
-        "bincount 134,217,728 in 256 bins all equal, int64",
-        "bincount 134,217,728 in 6,143 bins uniform, int64",
-        "bincount 134,217,728 in 65,536 bins uniform, int64",
-        "bincount 134,217,728 in 1,000,000 bins all equal, int64",
-        "bincount 134,217,728 in 4,096 bins float32 weights uniform, int64",
-    )
-}
+PEERS = peer_table(
+    {
+        "torch.bincount": (
+            *(f"bincount 134,217,728 in {n} bins uniform, int64" for n in
+              ("256", "4,096", "6,143", "12,287", "50,000", "65,536", "1,000,000", "100,000,000")),
+            *(f"bincount 134,217,728 in {n} bins all equal, int64" for n in
+              ("256", "4,096", "12,287", "1,000,000")),
+            *(f"bincount 134,217,728 in {n} bins uniform, int32" for n in ("256", "4,096")),
+            "bincount 134,217,728 in 256 bins uniform, uint8",
+            "bincount 134,217,728 in 4,096 bins float32 weights uniform, int64",
+        ),
+        "cupy": (
+            *(f"bincount 134,217,728 in {n} bins uniform, int64" for n in ("256", "6,143", "65,536")),
+            *(f"bincount 134,217,728 in {n} bins all equal, int64" for n in ("256", "1,000,000")),
+            "bincount 134,217,728 in 4,096 bins float32 weights uniform, int64",
+        ),
+        "torch.histc": ("histc 134,217,728 in 100 bins uniform, float32",),
+    },
+    ALL,
+)  # fmt: skip
 
 
 class Fractions(CudaBenchmark):
-    """Every case with a threshold as a fraction of a copy of the same minimal bytes."""
+    """Every case with a threshold as a fraction of a copy of the same bytes; its time, also on the device."""
 
     params = (tuple(FRACTIONS),)
     number = 1
@@ -39,6 +47,10 @@ class Fractions(CudaBenchmark):
     @attributes(unit="of copy", version="a1a821162e8fbd875cef58bbdc6533586f657f6af5c91d6d3d58b99e33b7658e")
     def track_fraction_of_copy(self, case: str) -> float:
         return value(FRACTIONS[case])
+
+    @attributes(unit="ms", version="device time by CUDA events")
+    def track_milliseconds(self, case: str) -> float:
+        return milliseconds(FRACTIONS[case])
 
 
 class Ratios(CudaBenchmark):

@@ -4,26 +4,32 @@ The cases, their checks and their timing are those of ``python asv_bench/run.py 
 """
 
 from . import attributes
-from .cuda_benchmark import CudaBenchmark, cases, peer_table, ratio_to_peer, run_once, value
+from .cuda_benchmark import CudaBenchmark, cases, milliseconds, peer_table, ratio_to_peer, run_once, value
 
 ALL = cases("scans")
-FRACTIONS = {name: case for name, case in ALL.items() if case.metric == "of copy" and case.threshold is not None}
+FRACTIONS = {name: case for name, case in ALL.items() if case.metric == "of copy"}
 LENGTHS = {name: case for name, case in ALL.items() if case.metric == "per element"}
 CALLS = {name: case for name, case in ALL.items() if case.metric in ("us", "us host")}
+MODELS = (
+    *(f"linear_recurrence 8 x 1,536 x {length}, float32" for length in ("512", "2,048", "8,192", "32,768")),
+    *(f"linear_recurrence 8 x 1,536 x {length}, bfloat16" for length in ("512", "2,048")),
+)
 # A part of the command's table.
 PEERS = peer_table(
     {
         "fpscan": (
             "linear_recurrence 2 x 256 x 4,096, float32",
             "linear_recurrence 2 x 256 x 65,536, float32",
-            "linear_recurrence 8 x 1,536 x 8,192, float32",
+            *MODELS,
             "linear_recurrence 8 x 1,536 x 8,192, bfloat16",
             "linear_recurrence 8 x 1,536 x 8,192 forward and backward, float32",
         ),
+        "accelerated-scan": MODELS,
         "accelerated-scan Triton": (
-            "linear_recurrence 8 x 1,536 x 8,192, float32",
+            *MODELS,
             "linear_recurrence 8 x 1,536 x 8,192 forward and backward, float32",
         ),
+        "associative_scan": MODELS,
         "torch-discounted-cumsum": (
             "discounted_cumsum 4,096 x 1,024, float32",
             "discounted_cumsum 1,024 x 65,536, float32",
@@ -39,7 +45,7 @@ PEERS = peer_table(
 
 
 class Fractions(CudaBenchmark):
-    """Every case with a threshold as a fraction of a copy of the same minimal bytes."""
+    """Every case as a fraction of a copy of the same minimal bytes; its time with a launch and on the device."""
 
     params = (tuple(FRACTIONS),)
     number = 1
@@ -53,6 +59,10 @@ class Fractions(CudaBenchmark):
     @attributes(unit="of copy", version="a1a821162e8fbd875cef58bbdc6533586f657f6af5c91d6d3d58b99e33b7658e")
     def track_fraction_of_copy(self, case: str) -> float:
         return value(FRACTIONS[case])
+
+    @attributes(unit="ms", version="device time by CUDA events")
+    def track_milliseconds(self, case: str) -> float:
+        return milliseconds(FRACTIONS[case])
 
 
 class Lengths(CudaBenchmark):

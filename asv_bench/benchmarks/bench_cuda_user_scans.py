@@ -4,10 +4,12 @@ The cases, their checks and their timing are those of ``python asv_bench/run.py 
 """
 
 from . import attributes
-from .cuda_benchmark import CudaBenchmark, cases, value
+from .cuda_benchmark import CudaBenchmark, cases, peer_table, ratio_to_peer, value
 
 ALL = cases("userscan")
 UPDATES = {label: case for label, case in ALL.items() if not hasattr(case, "program")}
+PEERS = peer_table({name: tuple(label for label, case in ALL.items() if name in dict(case.peers))
+                    for name in ("a loop in torch", "torch.nn.LSTM")}, ALL)  # fmt: skip
 PROGRAMS = {case.name: case for case in ALL.values() if hasattr(case, "program")}
 
 
@@ -32,3 +34,14 @@ class Programs(CudaBenchmark):
     )
     def track_figure(self, program: str) -> float:
         return value(PROGRAMS[program])
+
+
+class Peers(CudaBenchmark):
+    """How many times the time of a program of te torch takes; nan where it fails or is wrong."""
+
+    params = (tuple(PEERS),)
+    param_names = ("peer",)
+
+    @attributes(unit="times upsweep", version="77c6ef1fda394418742f7696e715e8ec2462f4e3feaad8d56153bb96d3825f4b")
+    def track_ratio_to_peer(self, peer: str) -> float:
+        return ratio_to_peer(*PEERS[peer])

@@ -6,6 +6,8 @@ import numpy as np
 import upsweep
 from upsweep.bench.timing import copiers, measure
 
+from . import attributes
+
 N = 10_000_000
 # name: dtype, bins (a number, or the edges), whether there are weights
 CASES = {
@@ -52,6 +54,7 @@ class Histogram:
 
     track_ratio_to_numpy.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
 
+    @attributes(unit="of copy", version="28011ce195c0eaadb73668a1c91c9a450cb6b704b9896f2cf0a0e023cfeace98")
     def track_of_copy(self, case: str) -> float:
         """The time of the fastest copy of x over that of a histogram of a known range."""
         x, weights = inputs(case)
@@ -61,8 +64,6 @@ class Histogram:
         ours = {"ours": lambda: upsweep.histogram(x, bins, limits, weights=weights)}
         samples = measure({**copies, **ours}, rounds=3, burst=2)
         return min(map(samples.best, copies)) / samples.best("ours")
-
-    track_of_copy.unit = "of copy"  # type: ignore[attr-defined]  # where asv looks
 
     def peakmem_inputs(self, case: str) -> None:
         inputs(case)

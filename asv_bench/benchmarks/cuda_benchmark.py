@@ -41,6 +41,12 @@ def value(case: Case) -> float:
     return compare.measure_case(cli.without_peers(case))[0].value or NAN
 
 
+def milliseconds(case: Case) -> float:
+    """The time on the device by CUDA events, after the answer was checked; nan where upsweep has no such call."""
+    seconds = compare.measure_case(cli.without_peers(case))[0].seconds
+    return NAN if seconds is None else 1e3 * seconds
+
+
 def ratio_to_peer(name: str, case: Any) -> float:
     """The peer's time over upsweep's; nan where the peer is not installed, fails or is wrong."""
     rows = compare.measure_case(replace(case, peers=((name, None),)))

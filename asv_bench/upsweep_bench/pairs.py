@@ -243,7 +243,10 @@ def cases(quick: bool = False, device: str = "cpu") -> list[base.Case]:
     """Every case; `quick`: fewer points, on CUDA the cases of some milliseconds."""
     if device == "cuda":
         first_use = Direct("first use of a formula", "float32", "ms", 300.0, _first_use, device="cuda")
-        return [first_use, *(replace(case, device="cuda") for case in _cuda_cases(quick))]
+        # KeOps takes block-sparse ranges in a form of its own.
+        keops = ordered(("KeOps",), None)
+        every = (replace(case, peers=keops if case.cells is None else ()) for case in _cuda_cases(quick))
+        return [first_use, *(replace(case, device="cuda") for case in every)]
     n = QUICK_POINTS if quick else POINTS
     peers = ordered(("numpy, a tenth of the rows", "KeOps"), None)
     return [

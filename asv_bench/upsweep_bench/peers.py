@@ -258,7 +258,8 @@ def _scikit_learn(case: Any) -> Function:
 
 
 def _keops(case: Any) -> Function:
-    return lazy_reduction(case, importlib.import_module("pykeops.numpy"), backend="CPU")
+    library = importlib.import_module("pykeops.torch" if case.on_cuda else "pykeops.numpy")
+    return lazy_reduction(case, library, backend="GPU" if case.on_cuda else "CPU")
 
 
 # ---- user-defined scans, te ------------------------------------------------------------------------------------

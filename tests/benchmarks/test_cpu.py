@@ -370,10 +370,14 @@ def test_a_result_that_still_names_a_path_is_refused(publishable, left):
 
 def test_values_are_filed_by_the_names_that_asv_uses():
     from_bench = program("from_bench")
-    rows = [{"case": f"sum {n}", "dtype": "float32", "value": n / 2} for n in (1, 2)]
-    parameters = ["'sum 2, float32'", "'sum 3, float32'", "'sum 1, float32'"]
-    assert from_bench.values(parameters, rows) == [1.0, None, 0.5]
-    with pytest.raises(ValueError, match="no case 'sum 1, float32'"):
-        from_bench.values(parameters[:2], rows)
-    assert from_bench.values(parameters[:2], rows, part=True) == [1.0, None]
-    assert from_bench.values(["'sum 1'", "'sum 2'", "'sum'"], rows) == [0.5, 1.0, None]
+    rows = [{"case": f"sum {n}", "dtype": "float32", "value": n / 2, "seconds": n / 1e3} for n in (1, 2)]
+    peer = {"case": "numpy against sum 1", "dtype": "float32", "value": 3.5, "seconds": 1.0, "method": "numpy"}
+
+    def values(*names, unit="of copy"):
+        benchmark = {"unit": unit, "params": [list(map(repr, names))]}
+        return from_bench.values(benchmark, [*rows, peer])
+
+    assert values("sum 2, float32", "sum 3, float32", "sum 1, float32") == [1.0, None, 0.5]
+    assert values("sum 1", "sum 2", "sum") == [0.5, 1.0, None]
+    assert values("sum 1", "sum 2", unit="ms") == [1.0, 2.0]
+    assert values("numpy: sum 1, float32", "numpy: sum 2, float32", unit="times upsweep") == [3.5, None]
