@@ -1,7 +1,10 @@
 """Sphinx configuration of the documentation site: `python -m sphinx -W -n docs build/site`."""
 
 import os
+import subprocess
+import sys
 from importlib.metadata import version as version_of
+from pathlib import Path
 
 project, author, project_copyright = "upsweep", "the upsweep developers", "2026, the upsweep developers"
 release = version_of("upsweep")
@@ -25,7 +28,10 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
+# Pages that are no part of a section have no navigation to show.
+html_sidebars = {name: [] for name in ("install", "tutorial", "looked_for", "performance", "how_it_works", "scaling")}
 html_show_sourcelink = False
+html_static_path = ["_static"]  # charts of the performance page, which asv_bench/performance_page.py draws
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -61,3 +67,21 @@ intersphinx_mapping = (
         "pandas": ("https://pandas.pydata.org/docs", None),
     }
 )
+
+
+# UPSWEEP_ASV=1 publishes the history of the benchmarks in the folder asv. Needs asv and the repository.
+def add_link_to_history(app, docname, source):
+    if docname == "performance":
+        source[0] += '\nOf this build: <a href="asv/index.html">the history of all benchmarks</a>.\n'
+
+
+def publish_history(app, exception):
+    if exception is None and app.builder.format == "html":
+        program = Path(app.confdir).parent / "asv_bench" / "publish.py"
+        subprocess.run([sys.executable, program, Path(app.outdir) / "asv"], check=True)
+
+
+def setup(app):
+    if os.environ.get("UPSWEEP_ASV"):
+        app.connect("source-read", add_link_to_history)
+        app.connect("build-finished", publish_history)
