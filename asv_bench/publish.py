@@ -46,7 +46,7 @@ def contains(commit: str, earlier: str) -> bool:
 
 def shown(result: dict[str, Any], machine: dict[str, Any], commit: str) -> dict[str, Any]:
     """A result as one of the machine at a commit of main."""
-    params = {name: value for name, value in machine.items() if name != "version"}
+    params = {"machine": machine["machine"]}
     return {**result, "commit_hash": commit, "params": params, "env_vars": {}, "requirements": {}}
 
 

@@ -29,7 +29,8 @@ html_theme_options = {
     "pygments_dark_style": "monokai",
 }
 # Pages that are no part of a section have no navigation to show.
-html_sidebars = {name: [] for name in ("install", "tutorial", "looked_for", "performance", "how_it_works", "scaling")}
+pages_alone = ("install", "tutorial", "looked_for", "performance", "how_it_works", "scaling")
+html_sidebars = {name: [] for name in pages_alone}
 html_show_sourcelink = False
 html_static_path = ["_static"]  # charts of the performance page, which asv_bench/performance_page.py draws
 

@@ -52,9 +52,10 @@ class Source:
 
 
 def time_text(seconds: float) -> str:
-    """A time with three digits, in microseconds or milliseconds."""
+    """A time with three digits, in microseconds or milliseconds, on one line."""
     number, unit = (seconds * 1e3, "ms") if seconds >= 1e-4 else (seconds * 1e6, "us")
-    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
+    digits = f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{digits}\N{NO-BREAK SPACE}{unit}"
 
 
 def fraction(value: float) -> str:

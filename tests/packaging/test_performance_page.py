@@ -134,7 +134,7 @@ def test_a_table_without_results_says_so(folder):
     ("seconds", "text"), [(1.166e-3, "1.17 ms"), (0.305, "305 ms"), (2.39e-05, "23.9 us"), (1e-4, "0.1 ms")]
 )
 def test_times_have_three_digits(seconds, text):
-    assert page_tables.time_text(seconds) == text
+    assert page_tables.time_text(seconds).replace("\N{NO-BREAK SPACE}", " ") == text
 
 
 def test_empty_columns_are_left_out():
@@ -219,7 +219,7 @@ def test_the_history_has_a_machine_once(repository, folder, monkeypatch, tmp_pat
     ]  # fmt: skip
     written = [json.loads(path.read_text()) for path in committed.result_files(target)]
     assert {result["commit_hash"] for result in written} == {commits["first"], commits["merge"]}
-    assert all(result["params"] == {"machine": "h200", "num_cpu": "16"} for result in written)
+    assert all(result["params"] == {"machine": "h200"} for result in written)
 
 
 @pytest.mark.skipif(not (CHECKOUT / ".git").exists(), reason="no repository")

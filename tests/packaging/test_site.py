@@ -76,7 +76,9 @@ class Links(html.parser.HTMLParser):
 
 
 def test_every_link_within_the_site_leads_somewhere():
-    pages = {path.resolve(): Links(path.read_text()) for path in SITE.rglob("*.html")}
+    # The pages of asv are one script, which makes its links.
+    files = (path for path in SITE.rglob("*.html") if path.relative_to(SITE).parts[0] != "asv")
+    pages = {path.resolve(): Links(path.read_text()) for path in files}
     assert len(pages) > 100
     broken = []
     for path, page in pages.items():
