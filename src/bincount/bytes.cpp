@@ -75,7 +75,7 @@ void CountBytes::count_piece(Worker& worker, const Row& row, int64_t from, int64
 
 template <class Key>
 Outcome CountBytes::run(const CountProblem& p, int64_t row, int64_t n_bins, int n_threads) {
-  const uint64_t valid = valid_bins<Key>(n_bins < 0 ? INT64_MAX : n_bins);
+  const uint64_t valid = valid_bins(p.key_dtype, n_bins < 0 ? INT64_MAX : n_bins);
   limit = (int64_t)std::min<uint64_t>(n_bins < 0 ? kByteBins - 1 : n_bins, valid);
   const int64_t n_entries = (int64_t)std::bit_ceil((uint64_t)limit + 1);   // any key can be masked to one
   workers.clear();
@@ -108,7 +108,7 @@ Outcome CountBytes::run(const CountProblem& p, int64_t row, int64_t n_bins, int 
 }
 
 Outcome CountBytes::count(const CountProblem& p, int64_t row, int64_t n_bins, int n_threads) {
-  return with_key_type(p.key_dtype, [&](auto key) { return run<decltype(key)>(p, row, n_bins, n_threads); });
+  return with_key_width(p.key_dtype, [&](auto key) { return run<decltype(key)>(p, row, n_bins, n_threads); });
 }
 
 void CountBytes::write(int64_t* counts, int64_t n_bins, bool overwrite, int n_threads) const {

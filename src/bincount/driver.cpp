@@ -280,20 +280,20 @@ void Counter::write(void* result, bool overwrite) {
 // ---- numpy's own case ----------------------------------------------------------------------------------------------
 
 int64_t bins_of_few(const char* keys, int32_t dtype, int64_t n) {
-  return with_key_type(dtype, [&](auto key) {
+  return with_key_width(dtype, [&](auto key) {
     using Key = decltype(key);
     const uint64_t largest = n ? largest_unsigned<Key>(keys, n) : 0;
-    return n == 0 ? 0 : largest >= valid_bins<Key>(INT64_MAX) ? INT64_C(-1) : (int64_t)largest + 1;
+    return n == 0 ? 0 : largest >= valid_bins(dtype, INT64_MAX) ? INT64_C(-1) : (int64_t)largest + 1;
   });
 }
 void count_few(const char* keys, int32_t dtype, int64_t n, int64_t* counts, int64_t n_bins) {
-  with_key_type(dtype, [&](auto key) {
+  with_key_width(dtype, [&](auto key) {
     for (int64_t at = 0; at < n; ++at)
       if (const uint64_t bin = index_at<decltype(key)>(keys, at); bin < (uint64_t)n_bins) ++counts[bin];
   });
 }
 void sum_few(const char* keys, int32_t dtype, int64_t n, const double* weights, double* sums, int64_t n_bins) {
-  with_key_type(dtype, [&](auto key) {
+  with_key_width(dtype, [&](auto key) {
     for (int64_t at = 0; at < n; ++at)
       if (const uint64_t bin = index_at<decltype(key)>(keys, at); bin < (uint64_t)n_bins) sums[bin] += weights[at];
   });

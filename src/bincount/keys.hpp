@@ -26,6 +26,33 @@ inline void poll_blocks(int64_t block) {
 template <class Key>
 using Unsigned = std::make_unsigned_t<Key>;
 
+template <class Visit>
+auto with_key_type(int32_t dtype, Visit visit) {
+  switch (dtype) {
+    case kInt8: return visit(int8_t{});
+    case kUInt8: return visit(uint8_t{});
+    case kInt16: return visit(int16_t{});
+    case kUInt16: return visit(uint16_t{});
+    case kInt32: return visit(int32_t{});
+    case kUInt32: return visit(uint32_t{});
+    case kUInt64: return visit(uint64_t{});
+    default: return visit(int64_t{});
+  }
+}
+
+// The same by the width alone: only the largest key tells signed numbers from others.
+template <class Visit>
+auto with_key_width(int32_t dtype, Visit visit) {
+  return with_key_type(dtype, [&](auto key) { return visit(Unsigned<decltype(key)>{}); });
+}
+
+// How many keys of a type are not negative, or n_bins where that is less.
+inline uint64_t valid_bins(int32_t dtype, int64_t n_bins) {
+  const uint64_t largest =
+      with_key_type(dtype, [](auto key) { return (uint64_t)std::numeric_limits<decltype(key)>::max(); });
+  return n_bins == 0 ? 0 : std::min(largest, (uint64_t)(n_bins - 1)) + 1;
+}
+
 // Keys are compared as unsigned numbers: negative ones are behind all bins.
 //
 // Another thread or process may change keys while they are counted. A check of a block says nothing about a second read
@@ -43,12 +70,6 @@ inline uint64_t index_at(const char* keys, int64_t at) {
   uint64_t index = key_at<Key>(keys, at);
   asm("" : "+r"(index));
   return index;
-}
-
-// How many keys of this type are not negative, or n_bins where that is less.
-template <class Key>
-inline uint64_t valid_bins(int64_t n_bins) {
-  return n_bins == 0 ? 0 : std::min((uint64_t)std::numeric_limits<Key>::max(), (uint64_t)(n_bins - 1)) + 1;
 }
 
 inline uint8_t swap_bytes_of(uint8_t value) { return value; }
@@ -234,20 +255,6 @@ inline Row row_of(const CountProblem& p, int64_t number) {
 template <class Sum>
 inline Weights<Sum> weights_of(const CountProblem& p, int64_t number) {
   return {p, p.weights + row_offset(p, p.weight_row_strides, number)};
-}
-
-template <class Visit>
-auto with_key_type(int32_t dtype, Visit visit) {
-  switch (dtype) {
-    case kInt8: return visit(int8_t{});
-    case kUInt8: return visit(uint8_t{});
-    case kInt16: return visit(int16_t{});
-    case kUInt16: return visit(uint16_t{});
-    case kInt32: return visit(int32_t{});
-    case kUInt32: return visit(uint32_t{});
-    case kUInt64: return visit(uint64_t{});
-    default: return visit(int64_t{});
-  }
 }
 
 }  // namespace

@@ -155,7 +155,7 @@ class Partition {
 
   template <class Key>
   void deal(Dealt<Low, Sum>& to, int64_t from, int64_t end) {
-    const uint64_t valid = valid_bins<Key>(layout.n_bins);
+    const uint64_t valid = valid_bins(p.key_dtype, layout.n_bins);
     each_block<Key>(row, from, end, [&](const char* keys, int64_t first, int64_t n) {
       const Bits2<Key> bits = bits_of<Key>(keys, n);
       const Sum* terms = nullptr;
@@ -296,7 +296,7 @@ void partition(const CountProblem& p, int64_t row, Result* result, int64_t resul
       for (int64_t bin = from; bin < to; ++bin) result[bin * result_stride] = Result(0);
     });
   }
-  with_key_type(p.key_dtype, [&](auto key) { work.template run<decltype(key)>(); });
+  with_key_width(p.key_dtype, [&](auto key) { work.template run<decltype(key)>(); });
 }
 
 template <class Sum, class Result>

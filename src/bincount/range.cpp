@@ -107,7 +107,7 @@ struct Number {
 };
 template <class Key>
 int64_t n_outside(const CountProblem& p, int64_t n_bins) {
-  const uint64_t valid = valid_bins<Key>(n_bins);
+  const uint64_t valid = valid_bins(p.key_dtype, n_bins);
   return over_tasks<Key>(p, Number{}, [&](Number& result, const char* keys, int64_t n) {
     int64_t outside = 0;
     for (int64_t at = 0; at < n; ++at) outside += key_at<Key>(keys, at) >= valid;
@@ -117,7 +117,7 @@ int64_t n_outside(const CountProblem& p, int64_t n_bins) {
 
 template <class Key>
 int64_t find_outside(const CountProblem& p, int64_t n_bins) {
-  const uint64_t valid = valid_bins<Key>(n_bins);
+  const uint64_t valid = valid_bins(p.key_dtype, n_bins);
   int64_t result = -1;
   for (int64_t row = 0; row < p.n_rows && result < 0; ++row)
     each_block<Key>(row_of(p, row), 0, p.n, [&](const char* keys, int64_t first, int64_t n) {
@@ -135,10 +135,10 @@ KeyRange range_of_keys(const CountProblem& problem) {
   return with_key_type(problem.key_dtype, [&](auto key) -> KeyRange { return range_of<decltype(key)>(problem); });
 }
 int64_t first_outside(const CountProblem& problem, int64_t n_bins) {
-  return with_key_type(problem.key_dtype, [&](auto key) { return find_outside<decltype(key)>(problem, n_bins); });
+  return with_key_width(problem.key_dtype, [&](auto key) { return find_outside<decltype(key)>(problem, n_bins); });
 }
 int64_t count_outside(const CountProblem& problem, int64_t n_bins) {
-  return with_key_type(problem.key_dtype, [&](auto key) { return n_outside<decltype(key)>(problem, n_bins); });
+  return with_key_width(problem.key_dtype, [&](auto key) { return n_outside<decltype(key)>(problem, n_bins); });
 }
 
 }  // namespace upsweep

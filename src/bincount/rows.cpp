@@ -59,7 +59,7 @@ inline void add_row_block(const char* keys, int64_t n, const T* terms, int64_t w
 template <class Key, class T>
 void run(const CountProblem& p, T* result, int64_t n_bins, bool overwrite, int n_threads) {
   constexpr bool kCounts = std::is_same_v<T, int64_t>;
-  const uint64_t valid = valid_bins<Key>(n_bins);
+  const uint64_t valid = valid_bins(p.key_dtype, n_bins);
   const int64_t width = kCounts ? 1 : p.n_sums * (is_complex(p.weight_dtype) ? 2 : 1);
   const bool tables = kCounts && p.n >= kLongRow && n_bins <= kFewBins;
   const int64_t row_stride = p.n_dims ? p.key_row_strides[p.n_dims - 1] : 0;
@@ -117,7 +117,7 @@ void run(const CountProblem& p, T* result, int64_t n_bins, bool overwrite, int n
 
 template <class T>
 void count_rows(const CountProblem& p, T* result, int64_t n_bins, bool overwrite, int n_threads) {
-  with_key_type(p.key_dtype, [&](auto key) { run<decltype(key), T>(p, result, n_bins, overwrite, n_threads); });
+  with_key_width(p.key_dtype, [&](auto key) { run<decltype(key), T>(p, result, n_bins, overwrite, n_threads); });
 }
 template void count_rows(const CountProblem&, int64_t*, int64_t, bool, int);
 template void count_rows(const CountProblem&, double*, int64_t, bool, int);

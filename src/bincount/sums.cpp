@@ -176,7 +176,7 @@ Outcome SumTables<Sum>::run(const CountProblem& p, int64_t row, int64_t n_bins, 
   const Weights<Sum> weights = weights_of<Sum>(p, row);
   const Row keys = row_of(p, row);
   width = weights.n_sums;
-  const uint64_t valid = valid_bins<Key>(n_bins < 0 ? INT64_MAX : n_bins);
+  const uint64_t valid = valid_bins(p.key_dtype, n_bins < 0 ? INT64_MAX : n_bins);
   limit = (int64_t)std::min<uint64_t>(n_bins < 0 ? numbers(N) / width - 1 : n_bins, valid);
   stride = (int64_t)std::bit_ceil((uint64_t)limit + 1) * width + kSlack / 2;   // any key can be masked to a bin
   const int64_t n_chunks = n_chunks_of(p.n), chunk = (p.n + n_chunks - 1) / n_chunks;
@@ -233,7 +233,7 @@ Outcome SumTables<Sum>::sum(const CountProblem& p, int64_t row, int64_t n_bins, 
   int side_by_side = 1;
   for (int n : {2, 4})
     if (repeating && n_chunks >= n * n_threads && (estimate + 2) * width <= numbers(n)) side_by_side = n;
-  return with_key_type(p.key_dtype, [&](auto key) {
+  return with_key_width(p.key_dtype, [&](auto key) {
     using Key = decltype(key);
     if (side_by_side == 4) return run<Key, 4>(p, row, n_bins, estimate, n_threads);
     if (side_by_side == 2) return run<Key, 2>(p, row, n_bins, estimate, n_threads);
@@ -286,9 +286,9 @@ inline void each_bin(const char* keys, int64_t n, uint64_t valid, const T* resul
 
 void count_in_order(const CountProblem& p, int64_t row, int64_t* counts, int64_t n_bins, bool overwrite) {
   if (overwrite) std::fill_n(counts, n_bins, 0);
-  with_key_type(p.key_dtype, [&](auto key) {
+  with_key_width(p.key_dtype, [&](auto key) {
     using Key = decltype(key);
-    const uint64_t valid = valid_bins<Key>(n_bins);
+    const uint64_t valid = valid_bins(p.key_dtype, n_bins);
     const bool large = n_bins > kCached;
     each_block<Key, false>(row_of(p, row), 0, p.n, [=](const char* keys, int64_t, int64_t n) {
       each_bin<Key>(keys, n, valid, counts, large, [=](uint64_t bin, int64_t) { ++counts[bin]; });
@@ -305,9 +305,9 @@ void sum_in_order(const CountProblem& p, int64_t row, Sum* sums, int64_t result_
   const Scratch<Sum> buffer = new_scratch<Sum>(std::max(kBlock, width));
   if (overwrite)
     for (int64_t bin = 0; bin < n_bins; ++bin) std::fill_n(sums + bin * result_stride, width, Sum(0));
-  with_key_type(p.key_dtype, [&](auto key) {
+  with_key_width(p.key_dtype, [&](auto key) {
     using Key = decltype(key);
-    const uint64_t valid = valid_bins<Key>(n_bins);
+    const uint64_t valid = valid_bins(p.key_dtype, n_bins);
     const bool large = n_bins > kCached;
     const Row keys = row_of(p, row);
     Unsigned<Key> key_buffer[kBlock];

@@ -114,7 +114,7 @@ Outcome CountTables::run(const CountProblem& p, int64_t row, int64_t n_bins, int
     if (p.n >= kWide) worker.wide.resize(limit);
   }
 
-  const uint64_t valid = valid_bins<Key>(n_bins < 0 ? INT64_MAX : n_bins);
+  const uint64_t valid = valid_bins(p.key_dtype, n_bins < 0 ? INT64_MAX : n_bins);
   n_valid = (int64_t)std::min<uint64_t>(valid, limit);
   StopAt stop{valid, p.drop == 0, n_bins >= 0};
   const Row keys = row_of(p, row);
@@ -152,7 +152,7 @@ Outcome CountTables::run(const CountProblem& p, int64_t row, int64_t n_bins, int
 }
 
 Outcome CountTables::count(const CountProblem& p, int64_t row, int64_t n_bins, int n_tables, int n_threads) {
-  return with_key_type(p.key_dtype, [&](auto key) {
+  return with_key_width(p.key_dtype, [&](auto key) {
     using Key = decltype(key);
     switch (n_tables) {
       case 0: return run<Key, 0>(p, row, n_bins, n_threads);

@@ -196,9 +196,25 @@ struct Walker {
       col = end;
     };
     if constexpr (How == Store::kStreamVector) advance_to(-(uint64_t)args.out % kCacheLine / sizeof(T));
-    for (; col + kVectors * kLanes <= args.n_columns; col += kVectors * kLanes)
-      advance_together<N, kVectors, How, What>(col, ahead);
+    if constexpr (N > 1)
+      for (; col + kVectors * kLanes <= args.n_columns; col += kVectors * kLanes)
+        advance_together<N, kVectors, How, What>(col, ahead);
     advance_to(args.n_columns);
+  }
+
+  // The last steps, fewer than kSteps.
+  template <Written What>
+  [[gnu::noinline]] static void walk_last(const ColumnArgs args, int64_t ahead) {
+    for (Walker rest{args}; rest.args.n_steps > 0; rest.template skip<What>(1))
+      rest.template advance_all<1, Store::kCached, What>(ahead);
+  }
+  // Makes step n the first.
+  template <Written What>
+  inline __attribute__((always_inline)) void skip(int64_t n) {
+    args.x += n * args.x_stride, args.n_steps -= n;
+    if constexpr (Gated) args.gates += n * args.gates_stride;
+    if constexpr (HasReset) args.reset += n * args.reset_stride;
+    if constexpr (What != Written::kNothing) args.out += n * args.out_stride;
   }
 
   // The steps from `step` on. All is inlined here, into loops over a local copy of the arguments: a store to the output
@@ -207,15 +223,10 @@ struct Walker {
   [[gnu::noinline]] void walk(int64_t step) const {
     Walker rest = *this;
     const int64_t ahead = steps_ahead();
-    auto skip = [&](int64_t n) __attribute__((always_inline)) {
-      rest.args.x += n * args.x_stride, rest.args.n_steps -= n;
-      if constexpr (Gated) rest.args.gates += n * args.gates_stride;
-      if constexpr (HasReset) rest.args.reset += n * args.reset_stride;
-      if constexpr (What != Written::kNothing) rest.args.out += n * args.out_stride;
-    };
-    skip(step);
-    for (; rest.args.n_steps >= kSteps; skip(kSteps)) rest.template advance_all<kSteps, How, What>(ahead);
-    for (; rest.args.n_steps > 0; skip(1)) rest.template advance_all<1, Store::kCached, What>(ahead);
+    rest.template skip<What>(step);
+    for (; rest.args.n_steps >= kSteps; rest.template skip<What>(kSteps))
+      rest.template advance_all<kSteps, How, What>(ahead);
+    if (rest.args.n_steps > 0) walk_last<What>(rest.args, ahead);
   }
 
   template <Written What>
@@ -349,13 +360,13 @@ template <class T, class G>
 void scan(const ColumnArgs& args) {
   if (args.gates)
     return args.reset ? walker<T, G, true, true>(args).run() : walker<T, G, true, false>(args).run();
-  return args.reset ? walker<T, G, false, true>(args).run() : walker<T, G, false, false>(args).run();
+  return args.reset ? walker<T, T, false, true>(args).run() : walker<T, T, false, false>(args).run();
 }
 template <class T, class G>
 void reduce(const ColumnArgs& args, Reduced* lanes) {
   if (args.gates)
     return args.reset ? walker<T, G, true, true>(args).reduce(lanes) : walker<T, G, true, false>(args).reduce(lanes);
-  return args.reset ? walker<T, G, false, true>(args).reduce(lanes) : walker<T, G, false, false>(args).reduce(lanes);
+  return args.reset ? walker<T, T, false, true>(args).reduce(lanes) : walker<T, T, false, false>(args).reduce(lanes);
 }
 
 }  // namespace

@@ -43,14 +43,15 @@ template <bool Reverse>
 inline double last_state(Singles last_steps) { return (double)last_steps[lane_of_run(Reverse ? 0 : kFloatLanes - 1)]; }
 
 // y as it is written: the states, or those before them.
-template <class T, bool Reverse, Store How, Written What>
-inline __attribute__((always_inline)) void write_tile(T* out, const Singles* states, Singles before, const uint8_t* reset) {
+template <class T, bool Reverse, Written What>
+inline __attribute__((always_inline)) void write_tile(T* out, const Singles* states, Singles before,
+                                                      const uint8_t* reset, Store how) {
   Singles steps[kRun];
   for (int k = 0; k < kRun; ++k)
     steps[step_at<Reverse>(k)] = What == Written::kStates ? states[k] : k ? states[k - 1] : before;
   HalfTile tile = from_runs<T>(steps);
   if (What == Written::kStatesBefore && reset) drop(tile, reset);
-  store_tile<How>(out, tile);
+  store_tile(out, tile, how);
 }
 
 // Some of a line's steps, in float64.
@@ -68,8 +69,9 @@ template <class T, bool Reverse>
 //   start(step): what does not need the state before it,
 //   advance(started, carry): the state in the middle of it, and that after it, as float64,
 //   finish(started, before, first, y): the states of all steps from those before the runs; false if they may be wrong.
-template <class T, bool Reverse, Store How, Written What, class Kind>
-inline __attribute__((always_inline)) double scan_tiles(const LineArgs& args, LineScan* wide, const Kind& kind) {
+template <class T, bool Reverse, Written What, class Kind>
+inline __attribute__((always_inline)) double scan_tiles(const LineArgs& args, LineScan* wide, Store how,
+                                                        const Kind& kind) {
   T* const out = (T*)args.out;
   Vec carry = broadcast(args.first ? kind.no_state() : args.carry);
   double last = carry[0];   // the last state that was written, to the bit
@@ -104,7 +106,7 @@ inline __attribute__((always_inline)) double scan_tiles(const LineArgs& args, Li
       if (What == Written::kStatesBefore && args.first && at == 0) state = state + 0.0f;
       if constexpr (What != Written::kNothing) {
         const uint8_t* reset = args.reset ? tile_at<Reverse>(args.reset, at) : nullptr;
-        write_tile<T, Reverse, How, What>(tile_at<Reverse>(out, at), y, state, reset);
+        write_tile<T, Reverse, What>(tile_at<Reverse>(out, at), y, state, reset, how);
       }
     }
   };
@@ -254,27 +256,19 @@ struct Gated {
 
 // ---- all kinds --------------------------------------------------------------------------------------------------------
 
-template <class T, bool Reverse, Store How, Written What>
+template <class T, bool Reverse, Written What>
 void scan_lines_as(const LineArgs& args, const Lines& lines, LineScan* wide) {
+  const void* lowest = args.out ? tile_at<Reverse>((T*)args.out, 0) : nullptr;
+  const Store how = how_to_store<sizeof(Halves)>(lowest, lines.n > 1 ? lines.out_stride : 0, args.stream);
   if (args.gates) {
     for_lines(args, lines, [&](const LineArgs& line) __attribute__((always_inline)) {
-      return scan_tiles<T, Reverse, How, What>(line, wide, Gated<T, Reverse>{line});
+      return scan_tiles<T, Reverse, What>(line, wide, how, Gated<T, Reverse>{line});
     });
   } else {
     const HalfPowers& powers = half_powers_of<Reverse>(args.gamma);
     for_lines(args, lines, [&](const LineArgs& line) __attribute__((always_inline)) {
-      return scan_tiles<T, Reverse, How, What>(line, wide, Constant<T, Reverse>{line, powers});
+      return scan_tiles<T, Reverse, What>(line, wide, how, Constant<T, Reverse>{line, powers});
     });
-  }
-}
-
-template <class T, bool Reverse, Written What>
-void scan_lines_as(const LineArgs& args, const Lines& lines, LineScan* wide) {
-  const void* lowest = args.out ? tile_at<Reverse>((T*)args.out, 0) : nullptr;
-  switch (how_to_store<sizeof(Halves)>(lowest, lines.n > 1 ? lines.out_stride : 0, args.stream)) {
-    case Store::kStreamVector: return scan_lines_as<T, Reverse, Store::kStreamVector, What>(args, lines, wide);
-    case Store::kStream16: return scan_lines_as<T, Reverse, Store::kStream16, What>(args, lines, wide);
-    default: return scan_lines_as<T, Reverse, Store::kCached, What>(args, lines, wide);
   }
 }
 
@@ -289,7 +283,7 @@ void scan_half_lines(const LineArgs& args, const Lines& lines) {
     return for_lines(args, lines, [&](const LineArgs& line) {
       return scan_between_resets<T, Reverse>(line, scan_half_lines<T, Reverse>, wide);
     });
-  if (!args.out) return scan_lines_as<T, Reverse, Store::kCached, Written::kNothing>(args, lines, wide);
+  if (!args.out) return scan_lines_as<T, Reverse, Written::kNothing>(args, lines, wide);
   return args.exclusive ? scan_lines_as<T, Reverse, Written::kStatesBefore>(args, lines, wide)
                         : scan_lines_as<T, Reverse, Written::kStates>(args, lines, wide);
 }

@@ -125,9 +125,9 @@ inline __attribute__((always_inline)) void drop(HalfTile& tile, const uint8_t* r
   for (int i = 0; i < kRegisters; ++i) tile.part[i] = drop(tile.part[i], reset + i * kRegisterHalves);
 }
 
-template <Store How, class T>
-inline __attribute__((always_inline)) void store_tile(T* p, const HalfTile& tile) {
-  for (int i = 0; i < kRegisters; ++i) store_bytes(p + i * kRegisterHalves, tile.part[i], How);
+template <class T>
+inline __attribute__((always_inline)) void store_tile(T* p, const HalfTile& tile, Store how) {
+  for (int i = 0; i < kRegisters; ++i) store_bytes(p + i * kRegisterHalves, tile.part[i], how);
 }
 
 // In the comments, the bits that an element's place is made of: i, of the register; s, of the step; l stays.

@@ -138,9 +138,14 @@ template <class T, class G, bool Reverse>
 
 // ---- constant gamma -----------------------------------------------------------------------------------------------
 
-template <class T, bool Reverse, Store How, int N>
-inline void store_tile(T* out, int64_t step, const Vec* v) {
-  for (int k = 0; k < N; ++k) store(vector_at<Reverse>(out, step + k * kLanes), v[k], How);
+// What has kernels of its own for each way to store and for each set of operands. The others look at both as they run,
+// since every kernel takes seconds to compile: gates of another dtype, and what the tiles of half_lines.cpp leave.
+template <class T, class G>
+constexpr bool kIsMain = std::is_same_v<T, G> && sizeof(T) >= 4;
+
+template <class T, bool Reverse, int N>
+inline void store_tile(T* out, int64_t step, const Vec* v, Store how) {
+  for (int k = 0; k < N; ++k) store(vector_at<Reverse>(out, step + k * kLanes), v[k], how);
 }
 
 // All whole vectors from `step` on, Together at a time where that is allowed, then fewer: tile(n) takes n of them
@@ -162,8 +167,10 @@ inline __attribute__((always_inline)) void scan_all(Tile tile, Redo redo, const 
   scan(std::integral_constant<int, 1>{});
 }
 
-template <class T, bool Reverse, Store How, Written What>
-inline __attribute__((always_inline)) double scan_constant_line(const LineArgs& args, const Powers& powers) {
+// Streams: stores as `how` says; else through the cache.
+template <class T, bool Reverse, bool Streams, Written What>
+inline __attribute__((always_inline)) double scan_constant_line(const LineArgs& args, const Powers& powers, Store how) {
+  if (!Streams) how = Store::kCached;
   // A state that overflows between two vectors and decays again would be seen in its own lane only. Floats
   // under a gamma up to one cannot get there.
   const bool may_overflow = sizeof(T) == 8 || __builtin_fabs(args.gamma) > 1.0;
@@ -193,7 +200,7 @@ inline __attribute__((always_inline)) double scan_constant_line(const LineArgs& 
     states = v[N - 1];
     if constexpr (What == Written::kStatesBefore)
       for (int k = 0; k < N; ++k) v[k] = states_before<Reverse>(v[k], first && k == 0 ? Vec{} : before[k]);
-    if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
+    if constexpr (What != Written::kNothing) store_tile<T, Reverse, N>(out, step, v, how);
     carry = before[N];
     first = false;
     step += N * kLanes;
@@ -217,21 +224,20 @@ inline __attribute__((always_inline)) double scan_constant_line(const LineArgs& 
   return state;
 }
 
-template <class T, bool Reverse, Store How, Written What>
-void scan_constant_as(const LineArgs& args, const Lines& lines) {
+template <class T, bool Reverse, bool Streams, Written What>
+void scan_constant_as(const LineArgs& args, const Lines& lines, Store how) {
   const Powers& powers = powers_of<Reverse>(args);
   for_lines(args, lines, [&](const LineArgs& line) __attribute__((always_inline)) {
-    return scan_constant_line<T, Reverse, How, What>(line, powers);
+    return scan_constant_line<T, Reverse, Streams, What>(line, powers, how);
   });
 }
 
 template <class T, bool Reverse, Written What>
 void scan_constant_as(const LineArgs& args, const Lines& lines) {
-  switch (how_to_store<T, Reverse>(args, lines)) {
-    case Store::kStreamVector: return scan_constant_as<T, Reverse, Store::kStreamVector, What>(args, lines);
-    case Store::kStream16: return scan_constant_as<T, Reverse, Store::kStream16, What>(args, lines);
-    default: return scan_constant_as<T, Reverse, Store::kCached, What>(args, lines);
-  }
+  const Store how = how_to_store<T, Reverse>(args, lines);
+  if constexpr (kIsMain<T, T>)
+    if (how == Store::kCached) return scan_constant_as<T, Reverse, false, What>(args, lines, how);
+  scan_constant_as<T, Reverse, true, What>(args, lines, how);
 }
 
 template <class T, class G, bool Reverse>
@@ -244,15 +250,16 @@ void scan_all_in_order(const LineArgs& args, const Lines& lines) {
 template <class T, bool Reverse>
 void scan_constant(const LineArgs& args, const Lines& lines) {
   if (!gamma_in_range(args)) return scan_all_in_order<T, T, Reverse>(args, lines);
-  if (!args.out) return scan_constant_as<T, Reverse, Store::kCached, Written::kNothing>(args, lines);
+  if (!args.out) return scan_constant_as<T, Reverse, false, Written::kNothing>(args, lines, Store::kCached);
   return args.exclusive ? scan_constant_as<T, Reverse, Written::kStatesBefore>(args, lines)
                         : scan_constant_as<T, Reverse, Written::kStates>(args, lines);
 }
 
 // ---- gates or resets ----------------------------------------------------------------------------------------------
 
-template <class T, class G, bool Reverse, Store How, Operands Has, Written What>
-inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& args) {
+template <class T, class G, bool Reverse, bool Streams, Operands Has, Written What>
+inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& args, Store how) {
+  if (!Streams) how = Store::kCached;
   const T* x = (const T*)args.x;
   T* out = (T*)args.out;
   Vec carry = broadcast(args.first ? -0.0 : args.carry), states = {};
@@ -283,7 +290,7 @@ inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& arg
     if constexpr (What == Written::kStatesBefore)
       for (int k = 0; k < N; ++k)
         v[k] = before_or_dropped<Reverse>(args, step + k * kLanes, v[k], first && k == 0 ? Vec{} : before[k]);
-    if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
+    if constexpr (What != Written::kNothing) store_tile<T, Reverse, N>(out, step, v, how);
     carry = before[N];
     first = false;
     step += N * kLanes;
@@ -317,34 +324,36 @@ inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& arg
   return state;
 }
 
-template <class T, class G, bool Reverse, Store How, Operands Has, Written What>
-void scan_gated_as(const LineArgs& args, const Lines& lines) {
-  for_lines(args, lines, [](const LineArgs& line) __attribute__((always_inline)) {
-    return scan_gated_line<T, G, Reverse, How, Has, What>(line);
+template <class T, class G, bool Reverse, bool Streams, Operands Has, Written What>
+void scan_gated_as(const LineArgs& args, const Lines& lines, Store how) {
+  for_lines(args, lines, [&](const LineArgs& line) __attribute__((always_inline)) {
+    return scan_gated_line<T, G, Reverse, Streams, Has, What>(line, how);
   });
 }
 
 template <class T, class G, bool Reverse, Operands Has, Written What>
 void scan_gated_as(const LineArgs& args, const Lines& lines) {
-  switch (how_to_store<T, Reverse>(args, lines)) {
-    case Store::kStreamVector: return scan_gated_as<T, G, Reverse, Store::kStreamVector, Has, What>(args, lines);
-    case Store::kStream16: return scan_gated_as<T, G, Reverse, Store::kStream16, Has, What>(args, lines);
-    default: return scan_gated_as<T, G, Reverse, Store::kCached, Has, What>(args, lines);
-  }
+  const Store how = how_to_store<T, Reverse>(args, lines);
+  if constexpr (kIsMain<T, G>)
+    if (how == Store::kCached) return scan_gated_as<T, G, Reverse, false, Has, What>(args, lines, how);
+  scan_gated_as<T, G, Reverse, true, Has, What>(args, lines, how);
 }
 
 template <class T, class G, bool Reverse>
 void scan_gated(const LineArgs& args, const Lines& lines) {
   if (!gamma_in_range(args)) return scan_all_in_order<T, G, Reverse>(args, lines);
+  constexpr Operands kUnknown = Operands::kUnknown;
   if (!args.out)
-    return scan_gated_as<T, G, Reverse, Store::kCached, Operands::kUnknown, Written::kNothing>(args, lines);
-  if (args.exclusive)
-    return args.gates && !args.reset
-               ? scan_gated_as<T, G, Reverse, Operands::kGates, Written::kStatesBefore>(args, lines)
-               : scan_gated_as<T, G, Reverse, Operands::kUnknown, Written::kStatesBefore>(args, lines);
-  if (!args.gates) return scan_gated_as<T, G, Reverse, Operands::kUnknown, Written::kStates>(args, lines);
-  return args.reset ? scan_gated_as<T, G, Reverse, Operands::kGatesAndResets, Written::kStates>(args, lines)
-                    : scan_gated_as<T, G, Reverse, Operands::kGates, Written::kStates>(args, lines);
+    return scan_gated_as<T, G, Reverse, false, kUnknown, Written::kNothing>(args, lines, Store::kCached);
+  if constexpr (kIsMain<T, G>) {
+    if (args.gates && !args.reset)
+      return args.exclusive ? scan_gated_as<T, G, Reverse, Operands::kGates, Written::kStatesBefore>(args, lines)
+                            : scan_gated_as<T, G, Reverse, Operands::kGates, Written::kStates>(args, lines);
+    if (args.gates && !args.exclusive)
+      return scan_gated_as<T, G, Reverse, Operands::kGatesAndResets, Written::kStates>(args, lines);
+  }
+  return args.exclusive ? scan_gated_as<T, G, Reverse, kUnknown, Written::kStatesBefore>(args, lines)
+                        : scan_gated_as<T, G, Reverse, kUnknown, Written::kStates>(args, lines);
 }
 
 // ---- all kinds ------------------------------------------------------------------------------------------------------
