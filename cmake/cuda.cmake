@@ -2,17 +2,22 @@
 #
 #   UPSWEEP_CUDA                 AUTO (default), ON: an error without nvcc, OFF
 #   CMAKE_CUDA_ARCHITECTURES     default: machine code for 9.0, and what newer and older (8.0) drivers compile at load
+#   UPSWEEP_CUDA_FOLDER          where it is installed; default: in the package
+#
+# UPSWEEP_CUDA_BUILD says what was built, or why nothing was, for the summary.
 set(UPSWEEP_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO, ON or OFF")
 set_property(CACHE UPSWEEP_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(UPSWEEP_CUDA_FOLDER upsweep/_backends/cuda CACHE STRING "The folder that the CUDA library is installed in")
 
 if(UPSWEEP_CUDA STREQUAL "AUTO")
   include(CheckLanguage)
   check_language(CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
-    message(STATUS "CUDA: no nvcc, the library is left out")
+    set(UPSWEEP_CUDA_BUILD "left out: CMake found no working nvcc (PATH, CUDACXX)")
     return()
   endif()
 elseif(NOT UPSWEEP_CUDA)
+  set(UPSWEEP_CUDA_BUILD "left out: UPSWEEP_CUDA is ${UPSWEEP_CUDA}")
   return()
 endif()
 
@@ -60,4 +65,7 @@ add_library(upsweep_cuda SHARED
 target_include_directories(upsweep_cuda PRIVATE cuda cuda/include ${CMAKE_CURRENT_BINARY_DIR}/cuda_generated)
 # The static runtime's own symbols stay inside, beside another library's copy of it.
 target_link_options(upsweep_cuda PRIVATE -Wl,--exclude-libs,ALL)
-install(TARGETS upsweep_cuda LIBRARY DESTINATION upsweep/_backends/cuda)
+install(TARGETS upsweep_cuda LIBRARY DESTINATION ${UPSWEEP_CUDA_FOLDER})
+
+list(JOIN CMAKE_CUDA_ARCHITECTURES ", " architectures)
+set(UPSWEEP_CUDA_BUILD "built by nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${architectures}")

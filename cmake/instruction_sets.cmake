@@ -1,5 +1,6 @@
 # The instruction sets that the core is built for: UPSWEEP_LEVELS, and UPSWEEP_FLAGS_<level> for each.
-# The package picks one at import (python/upsweep/_backends/cpu/__init__.py).
+# The package picks one at import (python/upsweep/_backends/cpu/__init__.py). UPSWEEP_LEFT_OUT are those that the
+# compiler has no flags for.
 #
 #   UPSWEEP_INSTRUCTION_SETS     default: all of the processor's architecture; a list builds these alone
 set(UPSWEEP_INSTRUCTION_SETS "" CACHE STRING "Build the core for these instruction sets alone")
@@ -27,15 +28,17 @@ if(UPSWEEP_INSTRUCTION_SETS)
   set(requested ${UPSWEEP_INSTRUCTION_SETS})
 endif()
 set(UPSWEEP_LEVELS "")
+set(UPSWEEP_LEFT_OUT "")
 foreach(level IN LISTS requested)
   string(REPLACE ";" " " flags "${UPSWEEP_FLAGS_${level}}")
   check_cxx_compiler_flag("${flags}" UPSWEEP_COMPILES_${level})
   if(UPSWEEP_COMPILES_${level})
     list(APPEND UPSWEEP_LEVELS ${level})
+  else()
+    list(APPEND UPSWEEP_LEFT_OUT ${level})
   endif()
 endforeach()
 if(NOT UPSWEEP_LEVELS)
   set(UPSWEEP_LEVELS generic)
   set(UPSWEEP_FLAGS_generic "")
 endif()
-message(STATUS "Instruction sets: ${UPSWEEP_LEVELS}")

@@ -73,10 +73,11 @@ def show_config() -> Config:
         A dictionary whose ``str`` is a table: ``version``, ``python``, ``numpy``, ``platform``, ``isa_built``,
         ``isa_usable``, ``isa`` (the instruction set chosen, for compiled formulas too; the environment variable
         ``UPSWEEP_CPU_ISA`` names another one), ``openmp`` (the specification's date, None without), ``threads``,
-        ``cuda_library`` (its path, None: not installed), ``cuda_architectures`` (the compute capabilities that
-        it holds code for), ``llvmlite``, ``ml_dtypes``, ``cache_dir`` (the folder of compiled formulas, None:
-        none), ``cache_bytes`` (what it holds), ``cache_problem`` (why nothing can be stored there, None: it
-        can).
+        ``compiler`` (of the kernels), ``cuda_build`` (how the CUDA library was built with this package, or why
+        it was not), ``cuda_library`` (its path, None: not installed), ``cuda_architectures`` (the compute
+        capabilities that it holds code for), ``llvmlite``, ``ml_dtypes``, ``cache_dir`` (the folder of compiled
+        formulas, None: none), ``cache_bytes`` (what it holds), ``cache_problem`` (why nothing can be stored
+        there, None: it can).
 
     Examples
     --------
@@ -85,14 +86,17 @@ def show_config() -> Config:
     >>> config["isa"] in config["isa_usable"]
     True
     """
+    from upsweep._backends import _build
+
     path = library.find()
     compiled = _cache_status()
     return Config(
         version=_version("upsweep"), python=platform.python_version(), numpy=np.__version__,
         platform=f"{platform.system()} {platform.machine()}", isa_built=cpu.built_levels(),
         isa_usable=cpu.usable_levels(), isa=cpu.level, openmp=_machine.openmp_version() or None,
-        threads=cpu.get_num_threads(), cuda_library=None if path is None else str(path),
-        cuda_architectures=_cuda_architectures(), llvmlite=_version("llvmlite"), ml_dtypes=_version("ml_dtypes"),
+        threads=cpu.get_num_threads(), compiler=_build.compiler, cuda_build=_build.cuda,
+        cuda_library=None if path is None else str(path), cuda_architectures=_cuda_architectures(),
+        llvmlite=_version("llvmlite"), ml_dtypes=_version("ml_dtypes"),
         cache_dir=None if compiled.folder is None else str(compiled.folder), cache_bytes=compiled.n_bytes,
         cache_problem=compiled.problem,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-FOLDERS = ("python", "src", "cuda", "tests", "asv_bench", "examples", "docs", "cmake")
+FOLDERS = ("python", "src", "cuda", "tests", "asv_bench", "examples", "docs", "cmake", "packaging")
 GENERATED = (CHECKOUT / "docs" / "gallery", CHECKOUT / "docs" / "reference" / "generated")
 SUFFIXES = {".py", ".pyi", ".pyx", ".pxd", ".cpp", ".hpp", ".cu", ".cuh", ".h", ".md", ".sh", ".cmake"}
 # Parts of identifiers between underscores, or whole identifiers.

@@ -70,6 +70,15 @@ class Library:
         return [f"{c // 10}.{c % 10}" for c in sorted(capabilities[:n])]
 
 
+def _wheel_folder() -> Path | None:
+    """Return the folder of the package upsweep_cuda, which the wheel upsweep-cuda13 installs."""
+    from pathlib import Path
+
+    spec = importlib.util.find_spec("upsweep_cuda")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+    return next((folder for folder in folders if (folder / NAME).exists()), None)
+
+
 def find() -> Path | None:
     """Return the library's path: UPSWEEP_CUDA_LIBRARY, in this folder, or in the package upsweep_cuda."""
     from pathlib import Path  # here, as it takes a sixth of the package's import
@@ -80,11 +89,22 @@ def find() -> Path | None:
     in_folder = Path(__file__).parent / NAME
     if in_folder.exists():
         return in_folder
-    spec = importlib.util.find_spec("upsweep_cuda")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        if (Path(folder) / NAME).exists():
-            return Path(folder) / NAME
-    return None
+    folder = _wheel_folder()
+    return None if folder is None else folder / NAME
+
+
+def _check_wheel(path: Path) -> None:
+    """Raise ImportError if the library comes from a wheel upsweep-cuda13 of another version."""
+    if path.parent != _wheel_folder():
+        return
+    from importlib import metadata  # costs as much to import as all of upsweep
+
+    wheel, package = metadata.version("upsweep-cuda13"), metadata.version("upsweep")
+    if wheel != package:
+        raise ImportError(
+            f"{path}: is part of upsweep-cuda13 {wheel}, which needs upsweep {wheel}; this is upsweep {package}: "
+            f"pip install 'upsweep[cuda13]=={package}'"
+        )
 
 
 _lock = threading.Lock()
@@ -102,10 +122,14 @@ def load() -> Library:
             if _loaded is None:
                 path = find()
                 if path is None:
+                    from upsweep._backends import _build
+
                     raise RuntimeError(
-                        f"this installation of upsweep has no CUDA library ({NAME}): it is built where nvcc is "
-                        "found, or set UPSWEEP_CUDA_LIBRARY to its path"
+                        f"this installation of upsweep has no CUDA library ({NAME}, {_build.cuda}): "
+                        "pip install 'upsweep[cuda13]', build upsweep where nvcc is found, or set "
+                        "UPSWEEP_CUDA_LIBRARY to its path"
                     )
+                _check_wheel(path)
                 _loaded = Library(path)
     return _loaded
 
