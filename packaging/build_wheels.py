@@ -1,17 +1,18 @@
-"""Builds the wheels without containers, tests each in a fresh environment, and prints their sizes and times.
+"""Builds the source distribution and, from it, the wheels, without containers; tests them; prints sizes and times.
 
-    python packaging/build_wheels.py                   the core wheel, for every Python of [tool.cibuildwheel]
-    python packaging/build_wheels.py 3.12 3.14t        for these alone
-    python packaging/build_wheels.py --cuda --sdist    also the wheel upsweep-cuda13, and the source distribution
-      --output FOLDER             where they are put (dist)
-      --keep FOLDER               keep builds and environments there; the next run uses the builds
-      --instruction-sets LIST     build the core for these alone, separated by commas: for trials
-      --suite                     run the test commands of [tool.cibuildwheel] on each core wheel
+    python packaging/build_wheels.py                core wheels, for every Python of [tool.cibuildwheel]
+    python packaging/build_wheels.py 3.12 3.14t     for these alone
+    python packaging/build_wheels.py --cuda         also the wheel upsweep-cuda13
+      --output FOLDER                 where they are put (dist)
+      --keep FOLDER                   keep builds and environments there, to look at
+      --suite                         run the test commands of [tool.cibuildwheel] on each core wheel
+      --instruction-sets LIST         build the core for these alone, separated by commas: for trials
+      --cuda-architectures LIST       build the CUDA library for these, in CMake's notation: for trials
 
-A wheel is repaired by auditwheel, which names it after the oldest C library that it runs with, and tested with a
-PATH on which there is no compiler: by the self-test, and by the demo, which may take 30 seconds. A failed test and
-a wheel larger than its limit are errors. A Python that neither uv nor the PATH has is reported and left out. ccache,
-where it is installed, compiles what does not include Python's headers once for all Pythons.
+A wheel is repaired by auditwheel, which names it after the oldest C library that it runs with, and tested in a
+fresh environment whose PATH has no compiler: by the self-test, and by the demo, which has 30 seconds. A failed
+test and a wheel larger than its limit are errors. A Python is reported and left out if neither uv nor the PATH
+has it. ccache, where it is installed, compiles what does not include Python's headers once for all Pythons.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import tomllib
@@ -92,32 +94,33 @@ class Environment:
         return time.perf_counter() - begin
 
 
+def make_source(scratch: Path, output: Path) -> Path:
+    """Build the source distribution; returns the folder that it is unpacked in."""
+    run(scratch / "tools" / "bin" / "python", "-m", "build", "--sdist", "--outdir", output, ROOT)
+    name = f"{PROJECT['project']['name']}-{PROJECT['project']['version']}"
+    shutil.rmtree(scratch / name, ignore_errors=True)
+    with tarfile.open(output / f"{name}.tar.gz") as archive:
+        archive.extractall(scratch, filter="data")
+    return scratch / name
+
+
 def build(python: Path, source: Path, scratch: Path, output: Path, options: list[str]) -> tuple[Path, float]:
     """Build and repair one wheel; returns it and the time of the build."""
-    raw = scratch / "raw"
-    shutil.rmtree(raw, ignore_errors=True)
-    venv = scratch / "build-env"
-    if not venv.exists():
-        run(python, "-m", "venv", venv)
-    env = dict(os.environ)
+    shutil.rmtree(scratch, ignore_errors=True)
+    tools = scratch.parent / "tools" / "bin"
+    env = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}  # auditwheel runs patchelf
     if shutil.which("ccache"):
-        env.setdefault("CMAKE_CXX_COMPILER_LAUNCHER", "ccache")
+        env |= {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CCACHE_BASEDIR": str(scratch.parent)}
+    run(python, "-m", "venv", scratch / "build-env")
     begin = time.perf_counter()
     config = [f"-Cbuild-dir={scratch / 'build'}", *(f"-Ccmake.define.{option}" for option in options)]
-    run(venv / "bin" / "python", "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", raw, *config, source, env=env)
+    pip = [scratch / "build-env" / "bin" / "python", "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    run(*pip, "-w", scratch / "raw", *config, source, env=env)
     seconds = time.perf_counter() - begin
-    (wheel,) = raw.glob("*.whl")
-    tools = scratch.parent / "tools" / "bin"
-    env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"  # auditwheel runs patchelf
-    before = set(output.glob("*.whl"))
-    repaired = scratch / "repaired"
-    shutil.rmtree(repaired, ignore_errors=True)
-    run(tools / "auditwheel", "repair", "--wheel-dir", repaired, wheel, env=env)
-    (result,) = repaired.glob("*.whl")
-    for older in before:
-        if older.name.split("-")[:4] == result.name.split("-")[:4]:
-            older.unlink()
-    return Path(shutil.move(result, output / result.name)), seconds
+    (wheel,) = (scratch / "raw").glob("*.whl")
+    run(tools / "auditwheel", "repair", "--wheel-dir", scratch / "repaired", wheel, env=env)
+    (repaired,) = (scratch / "repaired").glob("*.whl")
+    return Path(shutil.copy(repaired, output)), seconds
 
 
 def check_size(wheel: Path) -> int:
@@ -168,15 +171,12 @@ print(json.dumps({"library": config["cuda_library"], "architectures": config["cu
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("versions", nargs="*", metavar="PYTHON", help=f"default: {' '.join(pythons())}")
+    parser.add_argument("--cuda", action="store_true", help="build upsweep-cuda13, too")
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--instruction-sets", default="", help="separated by commas")
-    parser.add_argument("--cuda", action="store_true", help="build upsweep-cuda13, too")
-    parser.add_argument(
-        "--cuda-architectures", default="", help="in CMake's notation, separated by commas: for trials"
-    )
-    parser.add_argument("--sdist", action="store_true", help="make the source distribution, too")
     parser.add_argument("--suite", action="store_true", help="run the tests on each core wheel")
+    parser.add_argument("--instruction-sets", default="", metavar="LIST", help="separated by commas")
+    parser.add_argument("--cuda-architectures", default="", metavar="LIST", help="in CMake's notation")
     options = parser.parse_args()
     if unknown := set(options.versions) - set(pythons()):
         parser.error(f"{', '.join(sorted(unknown))}: expected some of {' '.join(pythons())}")
@@ -191,40 +191,34 @@ def main() -> int:
 def build_all(options: argparse.Namespace, scratch: Path, output: Path) -> int:
     run(sys.executable, "-m", "venv", scratch / "tools")
     run(scratch / "tools" / "bin" / "python", "-m", "pip", "install", "--quiet", *TOOLS)
+    source = make_source(scratch, output)
     rows = ["| wheel | MB | build, s | selftest, s | demo, s |", "|---|---|---|---|---|"]
-    core_options = [
-        f"{name.removeprefix('cmake.define.')}={value}" for name, value in SETTINGS["config-settings"].items()
+    defined = [
+        f"{key.removeprefix('cmake.define.')}={value}" for key, value in SETTINGS["config-settings"].items()
     ]
     if options.instruction_sets:
-        core_options.append(f"UPSWEEP_INSTRUCTION_SETS={options.instruction_sets.replace(',', ';')}")
-    missing, core, python = [], None, None
+        defined.append(f"UPSWEEP_INSTRUCTION_SETS={options.instruction_sets.replace(',', ';')}")
+    core = python = None
     for version in options.versions or pythons():
         path = find_python(version)
         if path is None:
-            missing.append(version)
+            rows.append(f"| not built: neither uv nor the PATH has Python {version} | | | | |")
             continue
         python = path
-        core, seconds = build(python, ROOT, scratch / version, output, core_options)
+        core, seconds = build(python, source, scratch / version, output, defined)
         times = test_core(python, core, scratch / version, options.suite)
         columns = " | ".join(f"{times[name]:.0f}" for name in TESTED)
         rows.append(f"| `{core.name}` | {check_size(core) / 1e6:.1f} | {seconds:.0f} | {columns} |")
-    if options.sdist:
-        run(scratch / "tools" / "bin" / "python", "-m", "build", "--sdist", "--outdir", output, ROOT)
+    if core is None or python is None:
+        raise SystemExit("\n".join(rows))
     if options.cuda:
-        if core is None or python is None:
-            raise SystemExit("upsweep-cuda13 is tested with a core wheel: none was built")
         architectures = options.cuda_architectures.replace(",", ";")
         chosen = [f"CMAKE_CUDA_ARCHITECTURES={architectures}"] if architectures else []
-        cuda, seconds = build(python, ROOT / "packaging" / "cuda13", scratch / "cuda13", output, chosen)
+        cuda, seconds = build(python, source / "packaging" / "cuda13", scratch / "cuda13", output, chosen)
         test_cuda(python, core, cuda, scratch / "cuda13")
         rows.append(f"| `{cuda.name}` | {check_size(cuda) / 1e6:.1f} | {seconds:.0f} | | |")
-    print(
-        "",
-        *rows,
-        *(f"not built: Python {version}, which neither uv nor the PATH has" for version in missing),
-        sep="\n",
-    )
-    return 0 if core is not None else 1
+    print("", *rows, sep="\n")
+    return 0
 
 
 if __name__ == "__main__":

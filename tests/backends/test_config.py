@@ -1,11 +1,14 @@
 """Hazard: settings: numbers of threads, and a report that has to be true."""
 
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import upsweep
 from helpers import run_python
+from upsweep._backends.cuda import library
 
 LEVELS = {"x86_64_v2", "x86_64_v3", "x86_64_v4", "neon", "generic"}
 
@@ -41,6 +44,13 @@ def test_the_report():
     text = str(config)
     for word in (upsweep.__version__, np.__version__, config["isa"], "OpenMP", "CUDA"):
         assert word.lower() in text.lower()
+
+
+def test_the_report_says_what_was_built():
+    config = upsweep.show_config()
+    assert re.fullmatch(r"\w+ \d+\.\d+.*", config["compiler"])
+    built = (Path(library.__file__).parent / library.NAME).exists()
+    assert config["cuda_build"].startswith("built by nvcc" if built else "left out: ")
 
 
 def test_the_report_is_returned_and_not_printed(capfd):

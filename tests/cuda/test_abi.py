@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import upsweep
+from helpers import run_python
 from upsweep._backends.cpu import _machine
 from upsweep._backends.cuda import abi, bincount_launch, library, scan_launch
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
@@ -414,10 +415,35 @@ def test_a_missing_device_is_named_in_the_error(code, message, monkeypatch):
     assert 7 not in library._checked
 
 
+@needs_library
+def test_a_driver_that_is_too_old_is_one_clear_error(tmp_path):
+    (tmp_path / "driver.c").write_text(
+        "int cuDriverGetVersion(int* version) { *version = 12020; return 0; }\n"
+        "int cuInit(unsigned flags) { return 0; }\n"
+    )
+    compile_c = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "driver.c"]
+    subprocess.run(compile_c, check=True)
+    code = """
+        import numpy as np, upsweep
+        i = upsweep.Vi(np.ones((4, 3)))
+        calls = [lambda: upsweep.cumulative_sum(np.ones(4), device="cuda"),
+                 lambda: i.sqdist(upsweep.Vj(np.ones((5, 3)))).sum(axis=1, backend="GPU")]
+        for call in calls:
+            try:
+                call()
+            except RuntimeError as error:
+                print(type(error).__name__, error)
+    """
+    errors = run_python(code, LD_LIBRARY_PATH=str(tmp_path)).splitlines()
+    message = "CudaError CUDA device 0: its NVIDIA driver runs CUDA up to 12.2; the library needs a newer driver: "
+    assert len(errors) == 2
+    assert all(error.startswith(message) for error in errors), errors
+
+
 def test_no_library_is_an_error_that_names_it(monkeypatch):
     monkeypatch.setattr(library, "_loaded", None)
     monkeypatch.setenv("UPSWEEP_CUDA_LIBRARY", "")
-    with pytest.raises(RuntimeError, match=r"no CUDA library.*nvcc"):
+    with pytest.raises(RuntimeError, match=r"no CUDA library \(.*(left out|built).*upsweep\[cuda13\].*nvcc"):
         library.load()
     monkeypatch.setenv("UPSWEEP_CUDA_LIBRARY", "/nowhere/libupsweep_cuda.so")
     with pytest.raises(ImportError, match=r"/nowhere/libupsweep_cuda.so: cannot be loaded"):

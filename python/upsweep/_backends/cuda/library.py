@@ -138,10 +138,20 @@ _checked: set[int] = set()
 
 # CUDA's own descriptions of these errors do not help a user who named a device.
 _CAUSES = {
-    "cudaErrorInsufficientDriver": "this machine has no NVIDIA driver, or one that is older than the library",
+    "cudaErrorInsufficientDriver": "this machine has no NVIDIA driver",  # or, by `_driver_version`, an old one
     "cudaErrorNoDevice": "this machine has no CUDA device",
     "cudaErrorInvalidDevice": "this machine has no CUDA device of that number",
 }
+
+
+def _driver_version() -> str | None:
+    """Return the newest version of CUDA that the installed driver runs, None without a driver."""
+    version = ctypes.c_int()
+    try:
+        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if status else f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 def check_device(device: int) -> None:
@@ -154,6 +164,8 @@ def check_device(device: int) -> None:
     except CudaError as error:
         for code, cause in _CAUSES.items():
             if code in str(error):
+                if code == "cudaErrorInsufficientDriver" and (version := _driver_version()):
+                    cause = f"its NVIDIA driver runs CUDA up to {version}; the library needs a newer driver"
                 raise CudaError(f"CUDA device {device}: {cause}: {error}") from None
         raise
     _checked.add(device)
