@@ -110,7 +110,8 @@ def build(python: Path, source: Path, scratch: Path, output: Path, options: list
     tools = scratch.parent / "tools" / "bin"
     env = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}  # auditwheel runs patchelf
     if shutil.which("ccache"):
-        env |= {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CCACHE_BASEDIR": str(scratch.parent)}
+        launchers = dict.fromkeys(("CMAKE_CXX_COMPILER_LAUNCHER", "CMAKE_CUDA_COMPILER_LAUNCHER"), "ccache")
+        env = {"CCACHE_BASEDIR": str(scratch.parent), **launchers, **env}
     run(python, "-m", "venv", scratch / "build-env")
     begin = time.perf_counter()
     config = [f"-Cbuild-dir={scratch / 'build'}", *(f"-Ccmake.define.{option}" for option in options)]
