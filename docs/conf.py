@@ -20,9 +20,11 @@ nitpicky = True
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"upsweep {release}"
+html_baseurl = "https://upsweep.github.io/upsweep/"
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 6,
+    "github_url": "https://github.com/upsweep/upsweep",
     "show_prev_next": False,
     "secondary_sidebar_items": ["page-toc"],
     "pygments_light_style": "tango",
