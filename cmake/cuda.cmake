@@ -1,7 +1,8 @@
 # libupsweep_cuda.so: built where nvcc is found, loaded by the package when a CUDA array comes along.
 #
 #   UPSWEEP_CUDA                 AUTO (default), ON: an error without nvcc, OFF
-#   CMAKE_CUDA_ARCHITECTURES     default: machine code for 9.0, and what newer and older (8.0) drivers compile at load
+#   CMAKE_CUDA_ARCHITECTURES     default: machine code for the devices of this machine; without any, for 9.0, and what
+#                                drivers of newer and older devices (8.0) compile at load
 #   UPSWEEP_CUDA_FOLDER          where it is installed; default: in the package
 #
 # UPSWEEP_CUDA_BUILD says what was built, or why nothing was, for the summary.
@@ -22,7 +23,19 @@ elseif(NOT UPSWEEP_CUDA)
 endif()
 
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES "80-virtual;90-real")
+  # Every architecture takes minutes to compile. Not CMake's "native", which an older device would make an error.
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE devices ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]" devices "${devices}")
+  foreach(device IN LISTS devices)
+    if(device VERSION_GREATER_EQUAL 8.0)
+      string(REPLACE "." "" device ${device})
+      list(APPEND CMAKE_CUDA_ARCHITECTURES ${device}-real)
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES CMAKE_CUDA_ARCHITECTURES)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES "80-virtual;90-real")
+  endif()
 endif()
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)

@@ -15,14 +15,8 @@ function(upsweep_cython source variable)
   set(${variable} ${output} PARENT_SCOPE)
 endfunction()
 
-# upsweep_module(name level flags folder sources...): one extension module, built with the flags of
-# one instruction set and installed under its folder of the package.
-function(upsweep_module name level flags folder)
-  set(target ${name}_${level})
-  Python_add_library(${target} MODULE WITH_SOABI ${ARGN})
-  add_dependencies(${target} cythonize_${name})
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
-    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/lib/${level})
+# upsweep_compile_options(target level flags): everything that a part of the core is compiled with.
+function(upsweep_compile_options target level flags)
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src ${Python_NumPy_INCLUDE_DIRS})
   target_compile_definitions(${target} PRIVATE
     NPY_NO_DEPRECATED_API=NPY_1_7_API_VERSION UPSWEEP_LEVEL="${level}")
@@ -33,5 +27,16 @@ function(upsweep_module name level flags folder)
   if(OpenMP_CXX_FOUND)
     target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
   endif()
+endfunction()
+
+# upsweep_module(name level flags folder sources...): one extension module, built with the flags of
+# one instruction set and installed under its folder of the package.
+function(upsweep_module name level flags folder)
+  set(target ${name}_${level})
+  Python_add_library(${target} MODULE WITH_SOABI ${ARGN})
+  add_dependencies(${target} cythonize_${name})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/lib/${level})
+  upsweep_compile_options(${target} "${level}" "${flags}")
   install(TARGETS ${target} LIBRARY DESTINATION ${folder})
 endfunction()
