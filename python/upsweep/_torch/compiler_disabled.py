@@ -21,4 +21,5 @@ def _disabled(name: str) -> Callable[..., Any]:
     return result
 
 
-bincount, call_via_numpy, lfilter, scan = map(_disabled, ("bincount", "call_via_numpy", "lfilter", "scan"))
+bincount, call_via_numpy, lfilter, reduce = map(_disabled, ("bincount", "call_via_numpy", "lfilter", "reduce"))
+scan, scan_by_method, scan_by_changing = map(_disabled, ("scan", "scan_by_method", "scan_by_changing"))

@@ -15,11 +15,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 MARKED: dict[str, tuple[Callable[..., Any], str]] = {}  # by name: the function and the reason that users see
 
 
-def graph_break(reason: str) -> Callable[[F], F]:
-    """Return a decorator that registers a function, and leaves it as it is."""
+def graph_break(reason: str, name: str | None = None) -> Callable[[F], F]:
+    """Return a decorator that registers a function, by its own name or another, and leaves it as it is."""
 
     def decorate(function: F) -> F:
-        MARKED[function.__name__] = function, reason
+        MARKED[name or function.__name__] = function, reason
         return function
 
     return decorate

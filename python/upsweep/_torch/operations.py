@@ -114,6 +114,11 @@ class Operation:
         return self.form()(*batched), self._out_dims
 
 
+def is_transformed() -> bool:
+    """Whether a transform of torch.func is active."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def is_batched(tensor: Tensor) -> bool:
     """Whether the vmap of torch.autograd (`is_grads_batched`), not that of torch.func, follows the tensor."""
     return bool(torch._C._functorch.is_legacy_batchedtensor(tensor))

@@ -20,14 +20,20 @@ from upsweep import _backends
 from upsweep._compiler.formulas import adjoint
 from upsweep._compiler.formulas.reduction import outputs
 from upsweep._torch import executors, operations, scan
+from upsweep._torch.graph_breaks import graph_break
 from upsweep._utils.lru_cache import LRUCache
 
 Problem = Any  # upsweep.pairs.function.PairProblem
 Function = Any  # upsweep.pairs.function.PairFunction
 
 
+@graph_break("reductions over pairs compile kernels of their own, and run in Python")
 def reduce(function: Function, arrays: Sequence[Any], ranges: Any, n_threads: int | None) -> tuple[Tensor, ...]:
     """The results of a call on tensors, after the checks of their devices."""
+    if torch.compiler.is_dynamo_compiling():
+        from upsweep._torch import compiler_disabled
+
+        return compiler_disabled.reduce(function, arrays, ranges, n_threads)
     scan.reject_jit_trace("reductions over pairs")
     tensors = _tensors(function, arrays)
     name, device = function.inputs[0].name, tensors[0].device

@@ -23,8 +23,8 @@ from torch import Tensor
 from upsweep._arrays.dispatch import handlers
 from upsweep._compiler.recurrences.guards import Entry
 from upsweep._compiler.recurrences.trace import arranged, structure_of
+from upsweep._torch import operations, user_scan_autograd, user_scan_tensors
 from upsweep._torch import scan as torch_scan
-from upsweep._torch import user_scan_autograd, user_scan_tensors
 from upsweep._torch.graph_breaks import graph_break
 from upsweep._torch.user_scan_plans import TensorScan, layout_key
 from upsweep._user_scan.cached_calls import compiled_scans, layout_keys
@@ -36,6 +36,16 @@ _NOTHING = bytes(8)
 _MOST_CONVERTED = 1 << 16
 
 
+@graph_break(
+    "update: is a method, whose object can change; make it a @staticmethod, and pass what it reads of self in xs, "
+    "where it broadcasts",
+    "scan_by_method",
+)
+@graph_break(
+    "update: captures a tensor, or a number of the compiled function that has changed, which is no constant from "
+    "then on; pass it in xs, where it broadcasts, or compile for each number by torch.compile(dynamic=False)",
+    "scan_by_changing",
+)
 @graph_break(
     "scan runs in Python with checkpoint=: leave checkpoint= out to compile it; and where update captures what "
     "can change, as a tensor, array or list: pass it in xs, where it broadcasts, or make it a tuple of numbers"
@@ -156,7 +166,7 @@ def prepare(
     states = user_scan_tensors.check_tensors(states, "init", state_structure)
     inputs = user_scan_tensors.check_tensors(inputs, "xs", input_structure)
     tensors = [value for value in (*states, *inputs) if isinstance(value, Tensor)]
-    has_memory = not user_scan_autograd.is_transformed() and not user_scan_autograd.is_traced(tensors)
+    has_memory = not operations.is_transformed() and not user_scan_autograd.is_traced(tensors)
     problem = check(
         update, arranged([_stand_in(value, has_memory) for value in states], state_structure),
         arranged([_stand_in(value, has_memory) for value in inputs], input_structure), axis, reverse, length,

@@ -22,11 +22,6 @@ from upsweep._torch import operations, user_scan_tensors
 from upsweep._user_scan import gradient
 
 
-def is_transformed() -> bool:
-    """Whether a transform of torch.func is active."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
 def is_traced(tensors: Sequence[Tensor]) -> bool:
     """Whether the compiler, a mode or a tensor subclass sees the calls: they understand registered operations."""
     if torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling():
@@ -46,7 +41,7 @@ def run(spec: ScanSpec, tensors: list[Tensor]) -> Any:
     n_states = spec.recurrence.n_states
     if any(map(operations.is_batched, tensors)):
         return _run_batched(spec, tensors)
-    if is_transformed():  # the tensors do not tell whether they require gradients
+    if operations.is_transformed():  # the tensors do not tell whether they require gradients
         return _run_transformed(keeping(spec), n_states, *tensors)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return _run_eager(keeping(spec), n_states, *tensors)
@@ -79,7 +74,7 @@ def refuse_segments() -> NoReturn:
 
 def run_in_segments(spec: ScanSpec, size: int, tensors: list[Tensor]) -> Any:
     """`run`, which stores the states only before every `size` steps."""
-    if is_transformed() or is_traced(tensors):
+    if operations.is_transformed() or is_traced(tensors):
         refuse_segments()
     return _Checkpointed.apply(spec, size, *tensors)
 

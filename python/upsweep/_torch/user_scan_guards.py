@@ -1,10 +1,12 @@
 """Guards of what an update captures, for torch.compile.
 
 A compiled graph has the numbers that an update captures as constants. torch's compiler guards the variables that
-traced code reads, and compiles again when one has changed, but it does not trace an update. So `are_guarded`,
+traced code reads, and compiles again when one has changed, but it does not trace an update. So `read_captured`,
 which it traces, reads the same variables; `_places` finds where they are, and is not traced.
 
-Tensors, arrays and lists can change in place, which no guard sees: `user_scan_ops` leaves such scans to Python.
+Tensors, arrays and lists can change in place, which no guard sees. Nor does every version of torch guard all that
+traced code reads: 2.11 takes attributes of classes as constants. `graph_break_of` says for which scans a guard is
+missing, and `user_scan_ops` leaves these to Python.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import enum
 import functools
 import inspect
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -31,7 +34,11 @@ _IMMUTABLE = (
     types.BuiltinFunctionType,
 )  # fmt: skip
 _FUNCTIONS = types.FunctionType, types.MethodType, functools.partial
-_DEFAULTS = "__defaults__", "__kwdefaults__"
+# Parts of a function with the numbers that it captures, and the steps from the part to a number.
+_PARTS = {"__closure__": 2, "__defaults__": 1, "__kwdefaults__": 1}
+_OF_PARTIAL = "func", "args", "keywords"
+_MOST_ADDED = 1000  # values; modules that import each other are on very many paths
+_HANDS_OBJECTS_ON = torch.__version__ >= (2, 13)  # the compiler, to functions that it does not trace
 
 
 class _Places:
@@ -39,18 +46,29 @@ class _Places:
 
     def __init__(self, update: Any) -> None:
         self.places: list[Place] = []
-        self._visited: set[tuple[int, frozenset[str]]] = set()
+        self._path: list[tuple[int, frozenset[str]]] = []  # of the value being added, to end recursion
+        self._n_added = 0
         self._add(update, frozenset(), (None, ()))
 
     def _add(self, value: Any, names: frozenset[str], place: Place) -> None:
         """Add a value that code with these names reads; the names may be those of its attributes."""
-        key = id(value), names
-        if key in self._visited and not isinstance(value, _IMMUTABLE):
-            return
-        self._visited.add(key)
-        owner = getattr(value, "__self__", None)
         if isinstance(value, types.FunctionType):
             self.places.append(place)
+        key = id(value), names
+        if key in self._path:
+            return
+        self._n_added += 1
+        if self._n_added > _MOST_ADDED:
+            raise Unguardable
+        self._path.append(key)
+        self._add_parts(value, names, place)
+        self._path.pop()
+
+    def _add_parts(self, value: Any, names: frozenset[str], place: Place) -> None:
+        owner = getattr(value, "__self__", None)
+        if isinstance(value, np.generic):
+            raise Unguardable  # to the compiler it is an array
+        if isinstance(value, types.FunctionType):
             self._add_function(value, place)
         elif isinstance(value, types.MethodType):
             names |= {*names_in(value.__func__.__code__)}
@@ -63,6 +81,8 @@ class _Places:
         elif isinstance(value, types.ModuleType):
             if not is_from_library(value):
                 self._add_attributes(value, names, place, names)
+        elif isinstance(value, enum.Enum):
+            self.places.append(_step(place, "attribute", "_name_"))  # the type of the object is guarded with it
         elif isinstance(value, _IMMUTABLE) and isinstance(owner, (types.ModuleType, type, type(None))):
             self.places.append(place)
             if isinstance(value, type) and not is_from_library(value):
@@ -103,56 +123,100 @@ def _step(place: Place, kind: str, key: Any) -> Place:
     return place[0], (*place[1], (kind, key))
 
 
+class _Trace(threading.local):
+    """What the callbacks of `comptime` have seen in the code that this thread's compiler is tracing."""
+
+    noted: Any = None  # the answer to the latest question of traced code
+    graph: Any = None  # the graph that the guards of the latest update belong to
+    graph_break: str | None = None  # the name of the graph break that the latest update needs
+
+
+_trace = _Trace()
+
+
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]  # torch is not typed here
-def _places(update: Callable[..., Any]) -> tuple[Place, ...] | None:
-    """Return where an update's variables are; None if a value can change in place."""
+def _noted() -> Any:
+    """Return what the latest callback has noted."""
+    return _trace.noted
+
+
+@torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]  # torch is not typed here
+def _places(update: Callable[..., Any]) -> tuple[Place, ...]:
+    """Return where an update's variables are; note a graph break if a value can change in place."""
     try:
         return tuple(_Places(update).places)
     except Unguardable:
-        return None
+        _trace.graph_break = "scan"
+        return ()
 
 
-def _refuse_changing(context: Any) -> None:
+def _has_source(value: Any) -> bool:
+    """Whether the compiler knows where to read a value again, and has guarded what it took from there."""
+    return value._i_will_not_complain_if_bc_breaks_VariableTracker().source is not None
+
+
+def _note_update(context: Any) -> None:
     update = context.get_local("update")
-    kind = update.python_type()
-    if not issubclass(kind, _FUNCTIONS) or update.is_python_constant():
+    kind, name = update.python_type(), None
+    if not update.is_python_constant():
+        if issubclass(kind, types.MethodType):
+            name = "scan_by_method"
+        elif issubclass(kind, _FUNCTIONS):
+            name = "scan_by_changing"
+        elif not (_HANDS_OBJECTS_ON and _has_source(update)):
+            name = "scan"
+    _trace.noted = _trace.graph_break = name
+    _trace.graph = context.graph()
+
+
+def _note_new_function(context: Any) -> None:
+    """Note whether traced code has made the function `value`: the numbers that it captures are constants then."""
+    _trace.noted = not _has_source(context.get_local("value"))
+    if _trace.noted:
+        steps, n = (context.get_local(name).as_python_constant() for name in ("steps", "n"))
+        if any(kind != "item" for kind, _ in steps[n + 1 + _PARTS[steps[n][1]] :]):
+            _trace.graph_break = "scan"  # an attribute, or what another function captures, can change
+
+
+def _guard(context: Any) -> None:
+    """Guard the variable `value`; note a graph break if the compiler does not."""
+    value = context.get_local("value")
+    is_number = issubclass(value.python_type(), (int, float))
+    if is_number:
+        value.force_static()
+    is_guarded = _has_source(value)
+    if not is_guarded and not _has_source(context.get_local("update")):
+        # An update that traced code has made, and the arguments that it has bound, are constants of that code.
+        module, steps = (context.get_local(name).as_python_constant() for name in ("module", "steps"))
+        is_guarded = module is None and all(kind == "item" or key in _OF_PARTIAL for kind, key in steps)
+    if not (is_guarded and (is_number or value.is_python_constant())):
+        _trace.graph_break = "scan"
+
+
+def _note_graph_break(context: Any) -> None:
+    # Another graph has other guards: `read_captured` was not traced as a part of this one.
+    _trace.noted = _trace.graph_break if context.graph() is _trace.graph else "scan"
+
+
+def read_captured(update: Callable[..., Any]) -> None:
+    """Read, in traced code, all that the update captures."""
+    comptime(_note_update)
+    if _noted():
         return
-    if issubclass(kind, types.MethodType):
-        context.graph_break(
-            "update: is a method, whose object can change; make it a @staticmethod, and pass what it reads of "
-            "self in xs, where it broadcasts"
-        )
-    context.graph_break(
-        "update: captures a tensor, or a number of the compiled function that has changed, which is no constant "
-        "from then on; pass it in xs, where it broadcasts, or compile for each number by "
-        "torch.compile(dynamic=False)"
-    )
-
-
-def _make_static(context: Any) -> None:
-    context.get_local("value").force_static()
-
-
-def are_guarded(update: Callable[..., Any]) -> bool:
-    """Read, in traced code, all that the update captures; return False if that is no guard."""
-    if not torch.compiler.is_dynamo_compiling():
-        return True  # torch.export takes the values as constants, and runs this code itself
-    comptime(_refuse_changing)
-    places = _places(update)
-    if places is None:
-        return False
-    for module, steps in places:
+    for module, steps in _places(update):
         value: Any = update if module is None else sys.modules[module]
-        try:
-            for kind, key in steps:
-                if key in _DEFAULTS:
-                    value.__closure__  # noqa: B018  # raises as below; of defaults the compiler fails
-                value = getattr(value, key) if kind == "attribute" else value[key]
-        except AttributeError:
-            # A function that traced code has made; the numbers in its closure are constants of that code.
-            if sum(key == "__closure__" or key in _DEFAULTS for _, key in steps) > 1:
-                return False
-            continue
-        if isinstance(value, (int, float)):
-            comptime(_make_static)
-    return True
+        for n, (kind, key) in enumerate(steps):  # noqa: B007  # a callback reads n
+            if key in _PARTS:
+                comptime(_note_new_function)
+                if _noted():
+                    break
+            value = getattr(value, key) if kind == "attribute" else value[key]
+        else:
+            comptime(_guard)
+
+
+def graph_break_of() -> str | None:
+    """Return the name of the graph break that the latest update needs; None if all that it captures is guarded."""
+    comptime(_note_graph_break)
+    name: str | None = _noted()
+    return name

@@ -23,7 +23,7 @@ from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.user_scan import ScanSpec
 from upsweep._torch import compiler_disabled, user_scan_autograd, user_scan_tensors
 from upsweep._torch.operations import register
-from upsweep._torch.user_scan_guards import are_guarded
+from upsweep._torch.user_scan_guards import graph_break_of, read_captured
 from upsweep._user_scan.problem import EXACT_SINGLE, check, flatten, to_extent
 
 
@@ -143,10 +143,14 @@ def compiled_scan(
     length: int | None, checkpoint: int | None,
 ) -> Any:  # fmt: skip
     """`user_scan.scan` as torch's compiler traces it: sizes may be symbolic, and there are no numpy arrays."""
-    if checkpoint is not None and not torch.compiler.is_dynamo_compiling():
+    is_traced = torch.compiler.is_dynamo_compiling()  # torch.export runs this code, and takes values as constants
+    if checkpoint is not None and not is_traced:
         user_scan_autograd.refuse_segments()
-    if checkpoint is not None or not are_guarded(update):
-        return compiler_disabled.scan(
+    if is_traced:
+        read_captured(update)
+    graph_break = "scan" if checkpoint is not None else graph_break_of() if is_traced else None
+    if graph_break is not None:
+        return getattr(compiler_disabled, graph_break)(
             update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
             checkpoint=checkpoint,
         )  # fmt: skip

@@ -19,11 +19,13 @@ from torch import Tensor
 from upsweep._arrays import DeviceView, Operand, refuse_list_of_tensors, user_array, view_tensor
 from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.user_scan import ScanSpec
+from upsweep._torch import operations
 from upsweep._torch.executors import NAMES
-from upsweep._torch.operations import to_front
 from upsweep._torch.scan import refuse_not_dense
 from upsweep._user_scan.problem import COMPLEX, check_real, label, refuse_record
 from upsweep._user_scan.run import scans_on
+
+_VMAP_TAKES_VIEWS = torch.__version__ >= (2, 13)  # of another dtype; 2.11 takes copies
 
 
 def is_cuda(tensor: Tensor) -> bool:
@@ -100,6 +102,14 @@ def integers_of(spec: ScanSpec) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     return spec.recurrence.integer_inputs, spec.recurrence.integer_states
 
 
+def _with_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same bits in another dtype of 64 bits."""
+    if _VMAP_TAKES_VIEWS or not operations.is_transformed():
+        return tensor.view(dtype)
+    result: Tensor = torch.ops.aten.view_copy.dtype(tensor, dtype)
+    return result
+
+
 def as_operands(
     states: Sequence[Any], inputs: Sequence[Any], dtype: torch.dtype, shape: tuple[int, ...], axis: int,
     integers: tuple[Sequence[bool], Sequence[bool]],
@@ -115,7 +125,7 @@ def as_operands(
             if not isinstance(value, Tensor):
                 value = torch.tensor(value - 2**64 if value >= 2**63 else value, dtype=torch.int64)
             whole: Tensor = value.to(torch.int64)
-            return whole.view(torch.float64)
+            return _with_dtype(whole, torch.float64)
         value = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
         return value.to(dtype)
 
@@ -137,8 +147,8 @@ def as_result(
         dtype = half if name == "float16" else getattr(torch, name)
         if dtype.is_floating_point or dtype is torch.bool:
             return tensor.to(dtype)
-        whole = tensor.detach().view(torch.int64)  # of words
-        return whole.view(dtype) if dtype is getattr(torch, "uint64", None) else whole.to(dtype)
+        whole = _with_dtype(tensor.detach(), torch.int64)  # of words
+        return _with_dtype(whole, dtype) if dtype is getattr(torch, "uint64", None) else whole.to(dtype)
 
     (output_dtypes, output_structure), (state_dtypes, state_structure) = outputs, states
     n = len(output_dtypes)
@@ -198,6 +208,6 @@ def execute(spec: ScanSpec, tensors: Sequence[Tensor]) -> tuple[list[Tensor], li
 def batch(spec: ScanSpec, size: int, dims: Any, tensors: Any) -> tuple[ScanSpec, list[Tensor]]:
     """The scan with a batch axis as the first of its columns, for vmap."""
     n = spec.recurrence.n_inputs
-    batched = [to_front(tensor, dim, size) for tensor, dim in zip(tensors, dims)]
+    batched = [operations.to_front(tensor, dim, size) for tensor, dim in zip(tensors, dims)]
     batched[:n] = [tensor.movedim(0, 1) for tensor in batched[:n]]
     return replace(spec, columns=(size, *spec.columns), axis=spec.axis + 1), batched

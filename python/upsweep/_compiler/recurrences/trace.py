@@ -55,7 +55,8 @@ def arranged(items: list[Any], structure: Structure) -> Any:
         return None
     if structure == -1:
         return items[0]
-    return tuple(items) if isinstance(structure, int) else structure._make(items)
+    # As `_make` of a namedtuple, which the compiler of torch 2.11 cannot trace here.
+    return tuple(items) if isinstance(structure, int) else tuple.__new__(structure, items)
 
 
 def structure_of(value: tuple[Any, ...]) -> Structure:
