@@ -119,7 +119,7 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: Axis = None, zi: Arr
         labels = handlers("labelled").without_labels({"x": x}, {}, axis, lead=("x",))
         result = lfilter(b, a, labels.arrays["x"], labels.axis, zi)
         return labels.steps(result) if zi is None else (labels.steps(result[0]), result[1])
-    if _arrays.any_torch(x) and sys.modules["torch"].compiler.is_dynamo_compiling():
+    if _is_compiled(x):
         return handlers("torch").user_scan.lfilter(lfilter, b, a, x, axis, zi)
     top, bottom = _coefficients(b, "b"), _coefficients(a, "a")
     data = _samples(x, "x")
@@ -202,6 +202,10 @@ def _scan(
 ) -> Any:  # fmt: skip
     """Run `scan` with the update of some numbers, which may be parameters if the arrays are numpy's."""
     if not are_parameters:
+        if isinstance(update_of, functools.partial) and _is_compiled(*xs if isinstance(xs, tuple) else (xs,)):
+            # The compiler would trace the function below the cache, too, but warn of the cache.
+            cached: Any = update_of.func
+            update_of = functools.partial(cached.__wrapped__, *update_of.args)
         return scan(update_of(numbers), states, xs, axis=axis, return_final=return_final)
     pattern, parameters = parameters_of(numbers)
     (init, state_structure), (inputs, input_structure) = flatten(states, "init"), flatten(xs, "xs")
@@ -209,6 +213,11 @@ def _scan(
         update_of(pattern), init, inputs, (state_structure, input_structure), axis, False, return_final, None,
         None, parameters,
     )  # fmt: skip
+
+
+def _is_compiled(*arrays: Any) -> bool:
+    """Whether torch's compiler traces this call."""
+    return _arrays.any_torch(*arrays) and bool(sys.modules["torch"].compiler.is_dynamo_compiling())
 
 
 def _unpacked(numbers: Numbers, inputs: Any) -> tuple[Any, tuple[Any, ...]]:

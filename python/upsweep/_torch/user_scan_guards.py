@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._dynamo.comptime import comptime
+from torch._dynamo.source import is_from_local_source
 
 from upsweep._compiler.recurrences.guards import Unguardable, is_from_library, names_in
 
@@ -140,19 +141,24 @@ def _noted() -> Any:
     return _trace.noted
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # where a graph break has Python call `_places`
+def _find(update: Callable[..., Any]) -> tuple[Place, ...]:
+    return tuple(dict.fromkeys(_Places(update).places))
+
+
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]  # torch is not typed here
 def _places(update: Callable[..., Any]) -> tuple[Place, ...]:
     """Return where an update's variables are; note a graph break if a value can change in place."""
     try:
-        return tuple(_Places(update).places)
+        return _find(update)
     except Unguardable:
         _trace.graph_break = "scan"
         return ()
 
 
-def _has_source(value: Any) -> bool:
-    """Whether the compiler knows where to read a value again, and has guarded what it took from there."""
-    return value._i_will_not_complain_if_bc_breaks_VariableTracker().source is not None
+def _source(value: Any) -> Any:
+    """Where a compiled function reads a value again, to compare it; None for what no guard compares."""
+    return value._i_will_not_complain_if_bc_breaks_VariableTracker().source
 
 
 def _note_update(context: Any) -> None:
@@ -163,7 +169,7 @@ def _note_update(context: Any) -> None:
             name = "scan_by_method"
         elif issubclass(kind, _FUNCTIONS):
             name = "scan_by_changing"
-        elif not (_HANDS_OBJECTS_ON and _has_source(update)):
+        elif not (_HANDS_OBJECTS_ON and _source(update) is not None):
             name = "scan"
     _trace.noted = _trace.graph_break = name
     _trace.graph = context.graph()
@@ -171,7 +177,7 @@ def _note_update(context: Any) -> None:
 
 def _note_new_function(context: Any) -> None:
     """Note whether traced code has made the function `value`: the numbers that it captures are constants then."""
-    _trace.noted = not _has_source(context.get_local("value"))
+    _trace.noted = _source(context.get_local("value")) is None
     if _trace.noted:
         steps, n = (context.get_local(name).as_python_constant() for name in ("steps", "n"))
         if any(kind != "item" for kind, _ in steps[n + 1 + _PARTS[steps[n][1]] :]):
@@ -181,14 +187,18 @@ def _note_new_function(context: Any) -> None:
 def _guard(context: Any) -> None:
     """Guard the variable `value`; note a graph break if the compiler does not."""
     value = context.get_local("value")
+    module, steps = (context.get_local(name).as_python_constant() for name in ("module", "steps"))
     is_number = issubclass(value.python_type(), (int, float))
     if is_number:
         value.force_static()
-    is_guarded = _has_source(value)
-    if not is_guarded and not _has_source(context.get_local("update")):
+    source, root = _source(value), _source(context.get_local("update")) if module is None else None
+    if source is not None:
+        # An object that is also reached from another scope is guarded there, and maybe not here.
+        is_global = module is not None or (root is not None and not is_from_local_source(root))
+        is_guarded = is_from_local_source(source) != is_global or (module is root is None)
+    else:
         # An update that traced code has made, and the arguments that it has bound, are constants of that code.
-        module, steps = (context.get_local(name).as_python_constant() for name in ("module", "steps"))
-        is_guarded = module is None and all(kind == "item" or key in _OF_PARTIAL for kind, key in steps)
+        is_guarded = module is root is None and all(kind == "item" or key in _OF_PARTIAL for kind, key in steps)
     if not (is_guarded and (is_number or value.is_python_constant())):
         _trace.graph_break = "scan"
 
