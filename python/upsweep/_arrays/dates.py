@@ -15,7 +15,7 @@ import numpy as np
 from upsweep._arrays.device_view import Array
 from upsweep._arrays.libraries import any_labelled
 
-_NAT = np.datetime64("NaT")
+_NAT = object()  # without a unit, which numpy's own deprecates
 _OFFSET = re.compile(r"\d[T ].*(Z|[+-]\d\d(:?\d\d)?)$")  # a time zone at the end of ISO 8601's text
 
 
@@ -75,9 +75,17 @@ def as_dates(values: Any, name: str) -> Array:
     if len(set(map(_is_aware, array.flat)) - {None}) > 1:
         raise TypeError(f"{name}: some have a time zone and some have none; give all of them one, or none")
     converted = [_as_date(value) for value in array.flat]
-    if any(isinstance(value, np.timedelta64) for value in converted):  # pandas has one NaT for both
-        converted = [np.timedelta64("NaT") if value is _NAT else value for value in converted]
-    return np.array(converted).reshape(array.shape)
+    missing = np.array([value is _NAT for value in converted], bool)
+    known = np.array([value for value in converted if value is not _NAT])
+    if not missing.any():
+        return known.reshape(array.shape)
+    if known.size and known.dtype.kind not in "mM":
+        return array
+    # pandas has one NaT for dates and durations.
+    result = np.full(array.size, "NaT", known.dtype if known.size else "M8[ns]")
+    if known.size:
+        result[~missing] = known
+    return result.reshape(array.shape)
 
 
 def _has_time_zone(values: Any) -> bool | None:
