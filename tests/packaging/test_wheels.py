@@ -45,8 +45,10 @@ def test_wheels_tests_and_conda_packages_are_for_the_same_pythons(build_wheels):
     assert PROJECT["requires-python"] == f">={versions[0]}"
     (listed,) = re.findall(r'^all="\$levels (.*)"$', (CHECKOUT / "tests" / "matrix.sh").read_text(), re.M)
     assert [name for name in listed.split() if name.startswith("3.")] == versions
+    with_lock = [name for name in versions if not name.endswith("t")]
     variants = (PACKAGING / "conda" / "variants.yaml").read_text()
-    assert re.findall(r"^  - (3\.\d+)\.\*", variants, re.M) == [name for name in versions if "t" not in name]
+    assert re.findall(r"^  - (3\.\d+)\.\*", variants, re.M) == with_lock
+    assert re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"])) == with_lock
 
 
 def test_a_wheel_that_is_too_large_is_an_error(build_wheels, tmp_path):
