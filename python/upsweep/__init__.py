@@ -57,7 +57,7 @@ from upsweep.scans import cumulative_sum, discounted_cumsum, linear_recurrence
 if TYPE_CHECKING:
     from upsweep import cluster, te
     from upsweep import distributed as distributed
-    from upsweep.filters import ewm_mean, ewm_sum, lfilter
+    from upsweep.filters import lfilter
     from upsweep.pairs import (
         BlockRanges,
         Genred,
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         generic_sum,
     )
     from upsweep.user_scan import logaddexp, scan, sigmoid, silu, softplus
+    from upsweep.weighted_windows import ewm_mean, ewm_sum
 
     __version__: str
 
@@ -88,7 +89,7 @@ __all__ = [
 
 _FORMER = ("carries", "counts", "peer_names", "streams")  # names of modules, which warn when they are imported
 # Modules of names that are imported on first use, so that `import upsweep` stays fast; other names are of `pairs`.
-_LAZY = {"scan": "user_scan", "lfilter": "filters", "ewm_mean": "filters", "ewm_sum": "filters"}
+_LAZY = {"scan": "user_scan", "lfilter": "filters", "ewm_mean": "weighted_windows", "ewm_sum": "weighted_windows"}
 _LAZY |= dict.fromkeys(("logaddexp", "sigmoid", "silu", "softplus"), "user_scan")
 
 

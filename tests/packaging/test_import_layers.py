@@ -23,7 +23,7 @@ LAYERS = [
     {"_user_scan"},
     {"scans", "bincounts", "histograms", "cluster", "user_scan", "te", "config"},
     {"_torch", "aggregates", "filters", "compat", "pairs"},
-    {"blockwise", "_dask", "distributed", "pykeops"},
+    {"blockwise", "_dask", "distributed", "pykeops", "weighted_windows"},
 ]
 ARRAY_LIBRARIES = {"torch": {"_torch", "distributed"}, "cupy": set(), "dask": {"_dask"}}  # who may import each
 ABOVE = {"__init__", "__main__", "bench", "demo", "selftest", "torch_ops"}

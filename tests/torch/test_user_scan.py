@@ -341,3 +341,20 @@ def test_updates_that_draw_are_refused():
         for _ in range(2):
             with pytest.raises(TypeError, match=r"changes .*\n.*drawn once for all steps"):
                 upsweep.scan(update, 0.0, np.ones(3))
+
+
+def test_filters_refuse_what_only_numpy_arrays_have():
+    da = pytest.importorskip("dask.array")
+    line = [1.0, 2.0]
+    for x in (torch.tensor(line), da.from_array(np.array(line))):
+        with pytest.raises(ValueError, match=r"b, a: order 17 is above 16, .* pass x as a numpy array"):
+            upsweep.lfilter(np.ones(18), [1.0], x)
+        for b, a, name in ((1j, 1.0, "b"), (1.0, np.longdouble([1, 2]), "a")):
+            with pytest.raises(
+                TypeError, match=rf"{name}: expected real numbers of up to 64 bits, got dtype .*numpy"
+            ):
+                upsweep.lfilter(b, a, x)
+        with pytest.raises(TypeError, match=r"x: expected real numbers, got dtype .*complex"):
+            upsweep.lfilter([1.0], [1.0, 0.5], x * (1 + 0j))
+    with pytest.raises(TypeError, match=r"zi: expected a numpy array, as x is, got torch\.Tensor"):
+        upsweep.lfilter([1.0], [1.0, 0.5], np.array(line), zi=torch.ones(1))

@@ -88,24 +88,6 @@ def test_a_state_without_the_axes_of_x_names_the_remedy():
         upsweep.lfilter([1.0, 0.5], [1.0, 0.2, 0.1], x, zi=np.ones(3))
 
 
-def test_lfilter_refuses_what_only_numpy_arrays_have():
-    torch = pytest.importorskip("torch")
-    da = pytest.importorskip("dask.array")
-    line = [1.0, 2.0]
-    for x in (torch.tensor(line), da.from_array(np.array(line))):
-        with pytest.raises(ValueError, match=r"b, a: order 17 is above 16, .* pass x as a numpy array"):
-            upsweep.lfilter(np.ones(18), [1.0], x)
-        for b, a, name in ((1j, 1.0, "b"), (1.0, np.longdouble([1, 2]), "a")):
-            with pytest.raises(
-                TypeError, match=rf"{name}: expected real numbers of up to 64 bits, got dtype .*numpy"
-            ):
-                upsweep.lfilter(b, a, x)
-        with pytest.raises(TypeError, match=r"x: expected real numbers, got dtype .*complex"):
-            upsweep.lfilter([1.0], [1.0, 0.5], x * (1 + 0j))
-    with pytest.raises(TypeError, match=r"zi: expected a numpy array, as x is, got torch\.Tensor"):
-        upsweep.lfilter([1.0], [1.0, 0.5], np.array(line), zi=torch.ones(1))
-
-
 # ---- numpy arrays that no update suits ---------------------------------------------------------------------
 
 LAYOUTS = [((300,), 0), ((5000,), -1), ((4, 70), 1), ((70, 11), 0), ((2, 90, 3), 1), ((40_000,), 0)]
@@ -128,7 +110,7 @@ def check_against_longdouble(b, a, x, axis, zi):
     for got, expected, want in zip(*([v] if zi is None else v for v in (*results, exact))):
         assert got.dtype == expected.dtype and got.shape == expected.shape and got.flags.c_contiguous
         most, error, other = (np.abs(v).max(initial=0) for v in (want, got - want, expected - want))
-        assert error <= 4 * other + 4 * np.finfo(got.dtype).eps * most
+        assert error <= 6 * other + 4 * np.finfo(got.dtype).eps * most
 
 
 @pytest.mark.parametrize(("shape", "axis"), LAYOUTS)

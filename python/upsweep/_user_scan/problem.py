@@ -114,7 +114,7 @@ COMPLEX = "; linear_recurrence and discounted_cumsum take complex numbers"
 def check_real(is_real: bool, name: str, array: Any) -> Any:
     """Return the array; raise unless it has real numbers."""
     if not is_real:
-        hint = COMPLEX if array.dtype.kind == "c" else ""
+        hint = COMPLEX if "complex" in str(array.dtype) else ""  # torch's dtypes have no kind
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}{hint}")
     return array
 
