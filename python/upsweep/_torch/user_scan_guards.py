@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._dynamo.comptime import comptime
+from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import is_from_local_source
 
 from upsweep._compiler.recurrences.guards import Unguardable, is_from_library, names_in
@@ -67,8 +68,6 @@ class _Places:
 
     def _add_parts(self, value: Any, names: frozenset[str], place: Place) -> None:
         owner = getattr(value, "__self__", None)
-        if isinstance(value, np.generic):
-            raise Unguardable  # to the compiler it is an array
         if isinstance(value, types.FunctionType):
             self._add_function(value, place)
         elif isinstance(value, types.MethodType):
@@ -188,17 +187,23 @@ def _guard(context: Any) -> None:
     """Guard the variable `value`; note a graph break if the compiler does not."""
     value = context.get_local("value")
     module, steps = (context.get_local(name).as_python_constant() for name in ("module", "steps"))
-    is_number = issubclass(value.python_type(), (int, float))
-    if is_number:
-        value.force_static()
     source, root = _source(value), _source(context.get_local("update")) if module is None else None
+    kind = value.python_type()
+    is_number = issubclass(kind, (int, float, np.ndarray))
+    if issubclass(kind, np.ndarray):  # what the compiler takes numpy's float64 for; `_Places` refuses arrays
+        if source is not None:
+            install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))
+    elif is_number:
+        value.force_static()
     if source is not None:
         # An object that is also reached from another scope is guarded there, and maybe not here.
         is_global = module is not None or (root is not None and not is_from_local_source(root))
-        is_guarded = is_from_local_source(source) != is_global or (module is root is None)
+        is_guarded = is_from_local_source(source) != is_global or (module is None and root is None)
     else:
         # An update that traced code has made, and the arguments that it has bound, are constants of that code.
-        is_guarded = module is root is None and all(kind == "item" or key in _OF_PARTIAL for kind, key in steps)
+        is_guarded = (
+            module is None and root is None and all(kind == "item" or key in _OF_PARTIAL for kind, key in steps)
+        )
     if not (is_guarded and (is_number or value.is_python_constant())):
         _trace.graph_break = "scan"
 
@@ -206,6 +211,7 @@ def _guard(context: Any) -> None:
 def _note_graph_break(context: Any) -> None:
     # Another graph has other guards: `read_captured` was not traced as a part of this one.
     _trace.noted = _trace.graph_break if context.graph() is _trace.graph else "scan"
+    _trace.graph = None
 
 
 def read_captured(update: Callable[..., Any]) -> None:
