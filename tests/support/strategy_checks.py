@@ -166,6 +166,21 @@ def what_is_not_finite_does_not_decay(world):
 
 
 @check
+def an_infinite_state_passes_products_that_vanish(world):
+    """The product of a shard's gates is 0 in float64, and none of them is."""
+    length = 3000
+    part = world.cut(length)
+    gates, tokens = decaying(world, 5, length).abs(), world.random(5, length)
+    tokens[2, 1] = -np.inf
+    expected, last = upsweep.linear_recurrence(gates, tokens, return_final=True)
+    assert bool((expected[2, 1:] == -np.inf).all())
+    with forced("two_pass", then=["pipelined"]):
+        result, final = sharded.linear_recurrence(gates[:, part], tokens[:, part], return_final=True)
+    close(*(torch.nan_to_num(y, nan=7.0, neginf=8.0) for y in (result, expected[:, part])))
+    close(*(torch.nan_to_num(y, nan=7.0, neginf=8.0) for y in (final, last)))
+
+
+@check
 def a_large_state_does_not_decay_early(world):
     """A state of 1 decays within 32 such gates; the state before them does not."""
     steps = 512

@@ -261,15 +261,21 @@ class DistributedScan:
                 payload = start.payload if is_known else _payload(shard, rows, None if position else start)
             packed = self._pack(payload, rows, is_sum, has_reset)
             gathers.append(self._transport(packed.nbytes).start_all_gather(packed))
-        finals = []
+        finals, waits_for_isfinite = [], []
         for rows, wait_for_gather in zip(groups, gathers):
             gathered = wait_for_gather()
+            if not is_sum:
+                waits_for_isfinite.append(streams.start_isfinite(gathered))
             states = self._states_after([gathered[rank] for rank in chain[:n_states]], is_sum, has_reset)
             finals += states[-1:]
             if position:
                 shard.scan_rows(rows, states[position - 1])
             elif position == 0:
                 self._scan_first(rows)
+        # A product that vanished makes NaN of an infinite state, and the steps of a shard need not.
+        are_finite = [wait_for_isfinite() for wait_for_isfinite in waits_for_isfinite]
+        if not all(is_finite[rank] for is_finite in are_finite for rank in chain[:-1]):
+            return self.pipelined()
         return shard.concat_states(finals) if self.returns_final else None
 
     def _pack(
