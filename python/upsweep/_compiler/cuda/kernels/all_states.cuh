@@ -16,7 +16,7 @@
 // Sums that cancel each other beyond the largest number are not found.
 //
 // is_nan(), is_finite() and advance() are those of cuda/common/steps.cuh, or of all_states_names.cuh in generated kernels.
-// Called by: cuda/common/extended_step.cuh and extended_steps.cuh.
+// Called by: cuda/common/extended_step.cuh and extended_tiles.cuh.
 
 namespace upsweep {
 

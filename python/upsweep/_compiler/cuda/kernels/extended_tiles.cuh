@@ -1,6 +1,11 @@
-// What the steps of a tile do to any state, where carries are not reliable.
+// What the steps of a tile do to any state, finite or not, where carries are not reliable (all_states.cuh).
+//
+// Infinite states go through the update's own steps, so that what becomes of them is what a loop finds. A step drops the
+// state if it makes a number of NaN. For one affine state (EXTENDS), where an infinite factor makes of a finite state
+// what its sign says.
 // Called by: scan_tiles.cuh, look_back.cuh, prefix_warp.cuh and scan_persistent.cuh.
 
+typedef upsweep::ExtendedStep ExtendedStep;
 constexpr int EXTENDED_WORDS = ExtendedStep::kWords;
 
 // Of the lane's run.
@@ -9,12 +14,25 @@ __device__ __noinline__ ExtendedStep reduce_run_extended(
     real p[PARAMETERS], q[PART_PARAMETERS];
     load_parameters(call, p);
     load_part_parameters(call, q);
-    ExtendedRun run;
+    upsweep::ExtendedRun<real> run;
+    const real none = real(upsweep::number_of_class(upsweep::kNone));
 #pragma unroll 1
     for (int t = 0; t < n_steps; ++t) {
         Inputs x;
         get_inputs(shared, threadIdx.x % 32, t, x);
-        add_step(p, q, fixed, x, run);
+        real parts[N_PARTS];  // the factor and the summand
+        part_step(q, fixed, x, parts);
+        const auto next = [&](real before) {
+            real state[N_STATES], out[N_OUTPUTS];
+            state[0] = before;
+            step(p, fixed, x, state, out);
+            return state[0];
+        };
+        const real kept = CAN_DROP ? next(none) : none;
+        if (kept == kept)
+            run.begin_with(kept);
+        else
+            run.add(parts[0], parts[N_PARTS - 1], next);
     }
     return run.step();
 }
