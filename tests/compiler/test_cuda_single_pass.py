@@ -3,15 +3,12 @@
 Some blocks run at the same time, and wait for each other.
 """
 
-import re
-
 import host_device
 import numpy as np
 import pytest
 from device_scan_cases import AFFINE, OTHERS, check, scan, with_places
 from helpers import random
 from upsweep._backends.cuda import library, user_scan_launch
-from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.scans import single_pass
 
 pytestmark = host_device.needs_compiler
@@ -170,54 +167,6 @@ def test_an_infinity_before_factors_that_vanish(place):
         check(place, lambda s, x: (0.5 + 0.4 * x) * s + x, 0.0, x, parallel=True)
         gates[9_000] = 0
         check(place, lambda s, x: x[0] * s + x[1], 0.0, (-gates, x), parallel=True)
-
-
-ALL_STATES = {
-    "kept": lambda s, x: np.where(x > 0, 0.5 * s + x, s),
-    "dropped": lambda s, x: np.where(x > 1.9, 0.0, (0.5 + 0.4 * x) * s) + x,
-    "gated": lambda s, x: (0.5 + 0.4 * x) * s + x,
-    "constant": lambda s, x: -0.9 * s + 0.1 * x,
-    "growing": lambda s, x: np.where(x > 1.9, x, 4.0 * s - x),
-}
-
-
-def not_finite(kind, dtype, n=5000):
-    """Numbers of which each tile has some that are not finite, or none that the states stay finite with."""
-    x = np.random.default_rng(3).uniform(-2, 2, n).astype(dtype)
-    at = slice(0, n, 97) if kind != "mostly infinite" else slice(1, n, 2)
-    if "infinit" in kind:
-        x[at] = np.where(np.arange(len(x[at])) % 2, -np.inf, np.inf)
-    if kind == "one infinity":
-        x[at] = np.inf
-    if kind == "NaN":
-        x[at] = np.nan
-    return x
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ALL_STATES)
-def test_tiles_that_are_not_finite_wait_for_no_other(monkeypatch, place, name, dtype):
-    """Infinities, NaN and overflow in each tile, as in a loop; no tile is scanned in order."""
-    in_order = re.compile(r"void (?:scan_in_order|go_through)\([^{]*{")
-    compiled = nvrtc.fetch_or_compile
-    trap = lambda text: in_order.sub(lambda match: match[0] + "__builtin_trap();", text)  # noqa: E731
-    monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, *args: compiled(trap(text), *args))
-    for kind in ("both infinities", "mostly infinite", "one infinity", "NaN", "finite"):
-        x = not_finite(kind, dtype)
-        for init in (0.5, -np.inf):
-            with np.errstate(all="ignore"):
-                check(place, ALL_STATES[name], init, x, parallel=True, tolerance=1e-3)
-    lines = np.stack([not_finite("both infinities", dtype, 1700), not_finite("finite", dtype, 1700)], 1)
-    with np.errstate(all="ignore"):
-        check(place, ALL_STATES[name], 0.25, np.asfortranarray(lines), parallel=True, tolerance=1e-3)
-
-
-def test_infinite_factors_of_sums_are_scanned_in_order(place):
-    """What x * (s + 1) is of an infinite x depends on more than the sign of s."""
-    x = not_finite("both infinities", np.float32, 3000)
-    for update in (lambda s, x: np.where(x > 1.9, x, 0.25 * x * (s + 1.5)), lambda s, x: s + 0.5 * (x - s)):
-        with np.errstate(all="ignore"):
-            check(place, update, 0.5, x, parallel=True)
 
 
 def test_the_same_bits_however_blocks_meet(monkeypatch, place):

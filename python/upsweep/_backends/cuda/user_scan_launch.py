@@ -98,22 +98,19 @@ def _compact(recurrence: Recurrence) -> _Compact:
 
 @functools.lru_cache(MAX_KERNELS)
 def _compact_with(recurrence: Recurrence, monoid: Monoid) -> tuple[_Compact, Monoid]:
-    """The same, and the monoid with its reduction and its parts in terms of these inputs and numbers."""
+    """The same, and the monoid with its reduction in terms of these inputs and numbers."""
     k, n = recurrence.n_states, len(recurrence.outputs)
-    end = n + monoid.reduce.n_states
-    both = _compact(replace(recurrence, outputs=(*recurrence.outputs, *monoid.reduce.states, *monoid.parts)))
-    outputs = both.recurrence.outputs
-    plain = replace(both.recurrence, outputs=outputs[:n])
-    reduce = Recurrence(outputs[n:end], (), plain.n_inputs)
+    both = _compact(replace(recurrence, outputs=(*recurrence.outputs, *monoid.reduce.states)))
+    plain = replace(both.recurrence, outputs=both.recurrence.outputs[:n])
+    reduce = Recurrence(both.recurrence.outputs[n:], (), plain.n_inputs)
     start = monoid.start if monoid.varies or monoid.kind != "affine" else monoid.start[-k:]
-    monoid = replace(_without_numbers(monoid, reduce, start), parts=outputs[end:])
-    return both._replace(recurrence=plain), monoid
+    return both._replace(recurrence=plain), _without_numbers(monoid, reduce, start)
 
 
 def _without_numbers(monoid: Monoid, reduce: Recurrence | None = None, start: tuple[float, ...] = ()) -> Monoid:
     """What the text of the kernels depends on, of a monoid."""
     reduce = _compact(monoid.reduce).recurrence if reduce is None else reduce
-    return replace(monoid, reduce=reduce, start=start, matrix=(), bias=None, can_reset=False, parts=())
+    return replace(monoid, reduce=reduce, start=start, matrix=(), bias=None, can_reset=False)
 
 
 def _compile(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Kernels:
@@ -357,8 +354,7 @@ def _prepare_tiles(scan: _Scan, monoid: Monoid) -> driver.PreparedCall | None:
     matrix = () if monoid.varies else _powers(monoid, spec.dtype, tile)
     sequence = scan.prepare(compact, monoid=plain, chunks=chunks, matrix=matrix, tile=tile)
     n_waves = -(-n_lines * n_tiles // min(gpu.n_processors, n_lines * n_tiles))
-    n_words = carry_words(plain, n_states)
-    n_bytes = workspace_bytes(tile, n_lines, n_tiles, n_words, n_states, n_waves, bool(plain.parts))
+    n_bytes = workspace_bytes(tile, n_lines, n_tiles, carry_words(plain, n_states), n_states, n_waves)
     sequence.n_filled = n_bytes
     return driver.PreparedCall([sequence], n_bytes)
 

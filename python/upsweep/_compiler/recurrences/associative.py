@@ -46,9 +46,6 @@ class Monoid:
     keeps_ties: bool = True  # whether argmax and argmin keep the earlier one of equal keys
     bias: Recurrence | None = None  # of an affine update that does not vary: its outputs are what a step adds
     can_reset: bool = False  # of max, min, logaddexp: whether a shift of -inf (min: inf) may reset the state
-    # Of an affine update of one float: the factor and the summand of a step, if all that an infinite factor makes
-    # of a finite state follows from the sign of the state. Else empty.
-    parts: tuple[Node, ...] = ()
 
     @property
     def is_affine(self) -> bool:
@@ -243,28 +240,7 @@ def _affine(recurrence: Recurrence) -> Monoid | None:
     matrix = () if varies else tuple(coefs.get(m, _ZERO) for coefs, _ in known for m in range(k))
     reduce = Recurrence(tuple(states), (), recurrence.n_inputs)
     bias = None if varies else Recurrence((), tuple(bias or _ZERO for _, bias in known), recurrence.n_inputs)
-    parts: tuple[Node, ...] = ()
-    if k == 1 and not are_integers and _keeps_signs(recurrence.states[0]):
-        coefs, summand = known[0]
-        parts = (coefs.get(0, _ZERO), summand or _ZERO)
-    kind = "integers" if are_integers else "affine"
-    return Monoid(kind, reduce, tuple(start), varies, matrix, bias=bias, parts=parts)
-
-
-def _keeps_signs(root: Node) -> bool:
-    """Whether no sum of a state and another number is multiplied with a factor that is no ordinary constant.
-
-    ``x * (s + 1)`` with an infinite x depends on the sign of s + 1, and ``x * s + x`` on that of s.
-    """
-    for node in order(root):
-        if node.op not in ("mul", "div") or _is_free(node):
-            continue
-        factors = [arg for arg in node.args if _is_free(arg)]
-        sums = [arg for arg in node.args if not _is_free(arg)]
-        plain = all(arg.op == "constant" and 0 < abs(arg.static[0]) < math.inf for arg in factors)
-        if not plain and any((_form(arg, "add") or ({}, None))[1] for arg in sums):
-            return False
-    return True
+    return Monoid("integers" if are_integers else "affine", reduce, tuple(start), varies, matrix, bias=bias)
 
 
 def _combination(coefs: dict[int, Node], values: list[Node], bias: Node | None, plus: str) -> Node:

@@ -3,8 +3,8 @@
 The text consists of types and sizes, `kernels/device.cuh`, `numbers.cuh` and `recurrence.cuh`, the recurrence's
 own functions, then `walk.cuh`, `scan_columns.cuh` or `scan_lines.cuh`, and `carries.cuh` and `join_chunks.cuh`
 where chunks of time are joined. For lines in one pass it is `carries.cuh`, `runs.cuh`, `tile_state.cuh`,
-`tile_parts.cuh`, `all_states.cuh`, `extended_tiles.cuh`, and `prefix_warp.cuh` and `scan_persistent.cuh`, or
-`look_back.cuh` and `scan_tiles.cuh`. The functions are
+`tile_parts.cuh`, and `prefix_warp.cuh` and `scan_persistent.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The
+functions are
 
     load_parameters   what does not change during a call
     fetch_fixed       inputs that do not change in time
@@ -13,7 +13,6 @@ where chunks of time are joined. For lines in one pass it is `carries.cuh`, `run
     load_states, store_finals   the states before the first and after the last step
     begin_inputs ... store_here   rows of steps, by way of shared memory
     begin_reduction, reduce_step  in one pass: what steps do to a state
-    part_step         in one pass: the factor and the summand of a step, if the monoid has them
 """
 
 from __future__ import annotations
@@ -155,12 +154,10 @@ class ScanKernels:
         if tile is not None:
             assert monoid is not None
             self.steps.append(Steps(monoid.reduce.states, (), fixed, "reduce_", "reduction_"))
-            self.steps.append(Steps(monoid.parts, (), fixed, "part_", "part_"))
             self.scanners, self.threads = 32 * tile.warps, tile.threads  # with stages one warp more, the prefix's
             self.shared_bytes = shared_bytes(tile, self.warp_bytes, carry_words(monoid, k))
             own = ["prefix_warp", "scan_persistent"] if tile.stages else ["look_back", "scan_tiles"]
-            kernels = ["carries", "runs", "tile_state", "tile_parts", "all_states_names", "all_states"]
-            kernels += ["extended_tiles", *own]
+            kernels = ["carries", "runs", "tile_state", "tile_parts", *own]
         else:
             warps = THREADS // 32
             while request.lines and warps > 1 and warps * self.warp_bytes > SHARED_BYTES:
@@ -199,12 +196,11 @@ class ScanKernels:
             can_reset = any(node.op == "where" for node in order(*monoid.reduce.states))
             flags |= {
                 "VARIES": monoid.varies, "MOST_WINS": monoid.kind == "argmax", "KEEPS_TIES": monoid.keeps_ties,
-                "CAN_DROP": can_reset, "EXTENDS": bool(monoid.parts),
+                "CAN_DROP": can_reset,
             }  # fmt: skip
             if tile is not None:
                 numbers |= {
                     "N_REDUCED": len(monoid.start), "REDUCTION_PARAMETERS": self.steps[1].n_parameters,
-                    "N_PARTS": max(len(monoid.parts), 1), "PART_PARAMETERS": self.steps[2].n_parameters,
                     "TILE_LEVEL": tile.level, "GROUP_BITS": tile.group_bits, "GROUP": 1 << tile.group_bits,
                     "STAGES": tile.stages, "EARLY": tile.early, "LANE_TILES": tile.lane_tiles,
                 }  # fmt: skip
