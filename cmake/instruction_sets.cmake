@@ -2,9 +2,11 @@
 # The package picks one at import (python/upsweep/_backends/cpu/__init__.py). UPSWEEP_LEFT_OUT are those that the
 # compiler has no flags for.
 #
-#   UPSWEEP_INSTRUCTION_SETS     default: all of the processor's architecture; a list builds these alone
+#   UPSWEEP_INSTRUCTION_SETS     default: all of the processor's architecture; a list builds these alone, "native" the
+#                                widest that the processor of this machine runs
 set(UPSWEEP_INSTRUCTION_SETS "" CACHE STRING "Build the core for these instruction sets alone")
 include(CheckCXXCompilerFlag)
+include(CheckCXXSourceCompiles)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(requested x86_64_v2 x86_64_v3 x86_64_v4)
@@ -19,10 +21,24 @@ else()
   set(UPSWEEP_FLAGS_generic "")
 endif()
 
-if(UPSWEEP_INSTRUCTION_SETS)
+if(UPSWEEP_INSTRUCTION_SETS STREQUAL "native")
+  if("x86_64_v2" IN_LIST requested)
+    set(CMAKE_REQUIRED_FLAGS -march=native)
+    check_cxx_source_compiles("#ifndef __AVX2__\n#error\n#endif\nint main() {}" UPSWEEP_NATIVE_x86_64_v3)
+    check_cxx_source_compiles("#if !(defined __AVX512BW__ && defined __AVX512DQ__ && defined __AVX512VL__)\n#error\n#endif
+                               int main() {}" UPSWEEP_NATIVE_x86_64_v4)
+    unset(CMAKE_REQUIRED_FLAGS)
+    set(requested x86_64_v2)
+    foreach(level x86_64_v3 x86_64_v4)
+      if(UPSWEEP_NATIVE_${level})
+        set(requested ${level})
+      endif()
+    endforeach()
+  endif()
+elseif(UPSWEEP_INSTRUCTION_SETS)
   foreach(level IN LISTS UPSWEEP_INSTRUCTION_SETS)
     if(NOT level IN_LIST requested)
-      message(FATAL_ERROR "UPSWEEP_INSTRUCTION_SETS: ${level} is none of ${requested}")
+      message(FATAL_ERROR "UPSWEEP_INSTRUCTION_SETS: ${level} is none of native;${requested}")
     endif()
   endforeach()
   set(requested ${UPSWEEP_INSTRUCTION_SETS})

@@ -2,6 +2,7 @@
 files that name another version, or other Pythons, than pyproject.toml.
 """
 
+import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
@@ -75,3 +76,14 @@ def test_the_version_is_the_same_everywhere():
     latest = re.search(r"^## \[(.*)\] - (unreleased|\d{4}-\d\d-\d\d)$", changelog, re.MULTILINE)
     assert latest[1] == version
     assert changelog.splitlines()[-1].startswith(f"[{version}]: {PROJECT['urls']['Source']}/")
+
+
+def test_an_index_of_packages_finds_what_the_readme_shows_and_links():
+    """There is no checkout beside it; each address names a file of this one."""
+    targets = re.findall(r"\]\(([^)]+)\)", importlib.metadata.metadata("upsweep").get_payload())
+    assert len(targets) == len(re.findall(r"\]\(([^)]+)\)", (CHECKOUT / "README.md").read_text()))
+    _, owner, name = PROJECT["urls"]["Source"].rsplit("/", 2)
+    for target in targets:
+        found = re.fullmatch(rf"https://(?:raw\.githubusercontent|github)\.com/{owner}/{name}/(?:blob/)?main/(.*)", target)
+        assert found and (CHECKOUT / found[1]).is_file(), target
+        assert ("raw" in target) == found[1].endswith(".svg")
