@@ -171,27 +171,42 @@ namespace {
 int32_t run_histogram(const upsweep_histogram& histogram, HistogramPlan& plan, cudaStream_t stream) {
   const upsweep_count& count = histogram.count;
   char* const workspace = static_cast<char*>(count.workspace);
-  const RankProblem ranks = {histogram.thresholds, histogram.n_thresholds, histogram.origin, histogram.scale,
-                             reinterpret_cast<int32_t*>(workspace)};
-  const bool some = plan.elements.problem.rows * plan.elements.problem.length > 0;
-  if (some) {
-    const cudaError_t error = launch_check_guess(plan, ranks, stream);
-    if (error != cudaSuccess) return cuda_failed("launch of a histogram", error);
+  CountProblem& elements = plan.elements.problem;
+  RankProblem ranks = {histogram.thresholds, plan.n_thresholds, histogram.origin, histogram.scale, nullptr,
+                       plan.direct ? count.out.dtype : UPSWEEP_INT64};
+  if (!plan.direct) {
+    elements.out = plan.count.problem.out = workspace + plan.counts_at;
+    elements.bin_stride = 8;
   }
+  cudaError_t error = cudaSuccess;
+  if (histogram.rule != UPSWEEP_THRESHOLDS) {
+    ranks.thresholds = workspace + plan.thresholds_at;
+    ranks.origin = histogram.first;
+    ranks.scale = static_cast<double>(count.n_bins) / (histogram.last - histogram.first);
+    const bool clears = plan.fused && !count.accumulate;
+    error = launch_uniform_thresholds(
+        plan, {histogram.rule, histogram.edge_dtype, histogram.step_dtype, histogram.first, histogram.last,
+               histogram.step, count.n_bins, workspace + plan.thresholds_at, histogram.edges,
+               clears ? elements.out : nullptr, elements.bin_stride, ranks.out_dtype == UPSWEEP_FLOAT32 ? 4 : 8},
+        stream);
+    if (error != cudaSuccess) return cuda_failed("launch of thresholds", error);
+  }
+  const bool some = elements.rows * elements.length > 0;
   if (plan.fused) {
-    if (!count.accumulate) {
-      const cudaError_t error = launch_clear(plan.elements, stream);
-      if (error != cudaSuccess) return cuda_failed("clearing of bins", error);
-    }
-    if (!some) return UPSWEEP_OK;
-    const cudaError_t error = launch_count_ranks(plan, ranks, stream);
+    if (histogram.rule == UPSWEEP_THRESHOLDS && !count.accumulate) error = launch_clear(plan.elements, stream);
+    if (error != cudaSuccess) return cuda_failed("clearing of bins", error);
+    if (some) error = launch_count_ranks(plan, ranks, stream);
     return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a histogram", error);
   }
   int32_t* const bins = reinterpret_cast<int32_t*>(workspace + plan.keys_at);
-  if (some)
+  if (some) {
+    ranks.guess_fails = reinterpret_cast<int32_t*>(workspace + plan.guess_at);
+    error = launch_check_guess(plan, ranks, stream);
+    if (error != cudaSuccess) return cuda_failed("launch of a histogram", error);
     if (const int32_t status = over_outer(plan.elements, "launch of a histogram",
                                           [&] { return launch_rank_keys(plan, ranks, bins, stream); }))
       return status;
+  }
   CountProblem& inner = plan.has_weights ? plan.sums.problem.count : plan.count.problem;
   inner.keys = reinterpret_cast<const char*>(bins);
   return plan.has_weights ? run_columns(count, plan.sums, workspace + plan.inner_at, stream)
@@ -226,7 +241,13 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_histogram(const upsweep_histogram* histogram
   upsweep_count marks = count;
   marks.first_outside = nullptr;
   if (const int32_t status = clear_marks(marks, stream)) return status;
-  return run_histogram(*histogram, plan, stream);
+  if (const int32_t status = run_histogram(*histogram, plan, stream)) return status;
+  if (plan.direct) return UPSWEEP_OK;
+  const cudaError_t error =
+      launch_convert_counts(reinterpret_cast<const int64_t*>(static_cast<char*>(count.workspace) + plan.counts_at),
+                            count.n_bins, static_cast<char*>(count.out.data), count.out.time_stride, count.out.dtype,
+                            stream);
+  return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("conversion of counts", error);
 }
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_value_range(const upsweep_count* count, void* range) {

@@ -61,6 +61,19 @@ struct RankProblem {
   int64_t n_thresholds;
   double origin, scale;
   int32_t* guess_fails;                // in the workspace: how often the guess of a threshold is not its own number
+  int32_t out_dtype;                   // of counts
+};
+
+// Bins of one width, whose thresholds the device computes (bincount/uniform.cuh).
+struct UniformProblem {
+  int32_t rule, edge_dtype, step_dtype;
+  double first, last, step;
+  int64_t n_bins;
+  void* thresholds;                    // n_bins + 1, of the type that elements are compared in
+  void* edges;                         // as many, of edge_dtype; rule UPSWEEP_HISTOGRAM
+  char* counts;                        // to be cleared, or nullptr
+  int64_t count_stride;
+  int32_t count_bytes;                 // of one: 4 or 8
 };
 
 // Keys in parts by their high bits (bincount/partition.cuh).

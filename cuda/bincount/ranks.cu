@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "bincount/launch.hpp"
+#include "bincount/uniform.cuh"
 
 namespace upsweep {
 namespace {
@@ -36,6 +37,13 @@ uint32_t blocks_for(int64_t n) {
 
 }  // namespace
 
+cudaError_t launch_uniform_thresholds(const HistogramPlan& plan, const UniformProblem& uniform, cudaStream_t stream) {
+  const int64_t blocks = (uniform.n_bins + kUniformThreads) / kUniformThreads;
+  auto* const kernel = plan.threshold_bytes == 4 ? make_uniform_thresholds<float> : make_uniform_thresholds<double>;
+  kernel<<<static_cast<uint32_t>(std::min(blocks, kMostBlocks)), kUniformThreads, 0, stream>>>(uniform);
+  return cudaGetLastError();
+}
+
 cudaError_t launch_check_guess(const HistogramPlan& plan, const RankProblem& ranks, cudaStream_t stream) {
   const cudaError_t error = cudaMemsetAsync(ranks.guess_fails, 0, sizeof(int32_t), stream);
   if (error != cudaSuccess || ranks.n_thresholds == 0) return error;
@@ -66,6 +74,14 @@ cudaError_t launch_rank_keys(const HistogramPlan& plan, const RankProblem& ranks
     rank_keys<decltype(element)><<<blocks_for(p.rows * p.length), kTableThreads, 0, stream>>>(p, ranks, bins);
     return cudaGetLastError();
   });
+}
+
+cudaError_t launch_convert_counts(const int64_t* counts, int64_t n, char* out, int64_t stride, int32_t dtype,
+                                  cudaStream_t stream) {
+  if (n == 0) return cudaSuccess;
+  auto* const kernel = dtype == UPSWEEP_FLOAT32 ? convert_counts<float> : convert_counts<double>;
+  kernel<<<blocks_for(n), kTableThreads, 0, stream>>>(counts, n, out, stride);
+  return cudaGetLastError();
 }
 
 cudaError_t launch_begin_value_range(long long* range, cudaStream_t stream) {

@@ -3,13 +3,14 @@
 //   slot(x) = how many k in [0, m) there are with x >= E[k]       (E does not decrease; NaN: 0)
 //   slot s in 1 .. n_bins counts in bin s - 1; slot 0 and slots beyond are left out
 //
-// The caller makes E such that this is numpy's bin, or torch's, to the last bit (python/upsweep/_core/bin_thresholds.py).
+// E is such that this is numpy's bin, or torch's, to the last bit: the caller computes it
+// (python/upsweep/_core/bin_thresholds.py) or, for bins of one width, the device (bincount/uniform.cuh).
 // Where E is nearly even, a guess
 //
 //   r(x) = min(max(int((x - origin) * scale + 0.5), 0), m - 1)
 //
 // finds the slot with one look: slot = r + (x >= E[r]). r does not decrease, so that r(E[k]) == k for all k proves
-// that the slot is r or r + 1 for all x. `check_guess` looks, on the device, whether it is so; if not, E is searched.
+// that the slot is r or r + 1 for all x. The device looks whether it is so; if not, E is searched.
 //
 // Moves the bytes of the elements: they are counted in tables as keys are (bincount/tables.cuh). Where the bins are more
 // than tables hold, or have weights, `rank_keys` writes each element's bin as a key of 4 bytes, for the count of
@@ -79,7 +80,7 @@ struct Ranks {
   bool guessed;
   Real origin, scale, last;
   __device__ Ranks(const RankProblem& p, const K* thresholds_)
-      : thresholds(thresholds_), n(static_cast<int>(p.n_thresholds)), guessed(n > 0 && *p.guess_fails == 0),
+      : thresholds(thresholds_), n(static_cast<int>(p.n_thresholds)), guessed(n > 0 && p.guess_fails && *p.guess_fails == 0),
         origin(static_cast<Real>(p.origin)), scale(static_cast<Real>(p.scale)), last(static_cast<Real>(n - 1)) {}
   __device__ int estimate_of(K x) const { return estimate(static_cast<Real>(x), origin, scale, last); }
   __device__ int slot(K x) const {
@@ -107,8 +108,7 @@ __global__ void __launch_bounds__(kTableThreads) check_guess(const RankProblem p
     if (ranks.estimate_of(thresholds[k]) != k) atomicAdd(p.guess_fails, 1);
 }
 
-// The thresholds come after the table in shared memory.
-// Contiguous elements.
+// Contiguous elements. The thresholds come after the table in shared memory; each block checks the guess by them.
 template <class Element>
 __global__ void __launch_bounds__(kTableThreads, 1) count_ranks(const CountProblem p, const TableShape shape,
                                                                 const RankProblem r) {
@@ -118,9 +118,14 @@ __global__ void __launch_bounds__(kTableThreads, 1) count_ranks(const CountProbl
   const TableSlots<false> slots(table, shape.replicas_log2, blockIdx.x);
   const uint32_t words = shape.bins << slots.replicas_log2;
   K* const thresholds = reinterpret_cast<K*>(table + words);
-  for (int k = threadIdx.x; k < r.n_thresholds; k += blockDim.x)
-    thresholds[k] = static_cast<const K*>(r.thresholds)[k];
-  const Ranks<K> ranks(r, thresholds);
+  Ranks<K> ranks(r, thresholds);
+  bool fails = ranks.n == 0;
+  for (int k = threadIdx.x; k < ranks.n; k += blockDim.x) {
+    const K threshold = static_cast<const K*>(r.thresholds)[k];
+    thresholds[k] = threshold;
+    fails |= ranks.estimate_of(threshold) != k;
+  }
+  ranks.guessed = !__syncthreads_or(fails);
   clear_table(table, words);
   const uint32_t n_bins = static_cast<uint32_t>(p.n_bins);
   // A block has a few splits where they would otherwise overflow its counters; it counts them one after the other.
@@ -133,7 +138,12 @@ __global__ void __launch_bounds__(kTableThreads, 1) count_ranks(const CountProbl
           slots.increment(bin, valid && bin < n_bins);
         });
     __syncthreads();
-    counted += add_table(p, table, slots, shape.bins, p.out, 0, static_cast<uint64_t>(split), false);
+    const uint64_t turn = static_cast<uint64_t>(split);
+    if (r.out_dtype == UPSWEEP_FLOAT32)
+      counted += add_table<float>(p, table, slots, shape.bins, p.out, 0, turn, false);
+    else if (r.out_dtype == UPSWEEP_FLOAT64)
+      counted += add_table<double>(p, table, slots, shape.bins, p.out, 0, turn, false);
+    else counted += add_table<unsigned long long>(p, table, slots, shape.bins, p.out, 0, turn, false);
     __syncthreads();
     if (split + gridDim.x < shape.splits) clear_table(table, words);
   }
@@ -152,6 +162,14 @@ __global__ void __launch_bounds__(kTableThreads) rank_keys(const CountProblem p,
     const int64_t slot = ranks.slot(Element::value(*reinterpret_cast<const typename Element::Raw*>(at)));
     bins[p.first_position + i] = slot <= p.n_bins ? static_cast<int32_t>(slot - 1) : -1;
   }
+}
+
+template <class Out>
+__global__ void __launch_bounds__(kTableThreads) convert_counts(const int64_t* counts, int64_t n, char* out,
+                                                                int64_t stride) {
+  const int64_t step = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t k = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; k < n; k += step)
+    *reinterpret_cast<Out*>(out + k * stride) = static_cast<Out>(counts[k]);
 }
 
 // ---- the least and the largest element ----------------------------------------------------------------------------
@@ -199,8 +217,18 @@ __global__ void __launch_bounds__(kTableThreads, 1) find_value_range(const Count
             }
         });
   }
-  if (some) {   // most threads find that others have found as much
-    const long long low = ordered(static_cast<Wide>(least)), high = ordered(static_cast<Wide>(largest));
+  // One atomic operation for each warp: those of all threads, on one address, would take longer than all of the above.
+  long long low = 0x7fffffffffffffffll, high = -low - 1;
+  if (some) {
+    low = ordered(static_cast<Wide>(least));
+    high = ordered(static_cast<Wide>(largest));
+  }
+  for (int by = 16; by; by /= 2) {
+    const long long other_low = __shfl_xor_sync(~0u, low, by), other_high = __shfl_xor_sync(~0u, high, by);
+    if (other_low < low) low = other_low;
+    if (other_high > high) high = other_high;
+  }
+  if (threadIdx.x % 32 == 0) {   // most warps find that others have found as much
     if (low < *static_cast<volatile long long*>(range)) atomicMin(range, low);
     if (high > *static_cast<volatile long long*>(range + 1)) atomicMax(range + 1, high);
   }

@@ -60,9 +60,9 @@ __device__ inline void clear_table(uint32_t* table, uint32_t words) {
   __syncthreads();
 }
 
-// Adds a table to the bins from `first_bin` on of `out`; returns how many keys it holds. `turn`: where to begin, so
-// that blocks do not all add to the same bins at once.
-template <bool kOwn>
+// Adds a table to the bins from `first_bin` on of `out`, of type Count; returns how many keys it holds. `turn`: where
+// to begin, so that blocks do not all add to the same bins at once.
+template <class Count, bool kOwn>
 __device__ inline unsigned long long add_table(const CountProblem& p, const uint32_t* table,
                                                const TableSlots<kOwn>& slots, uint32_t bins, char* out,
                                                uint64_t first_bin, uint64_t turn, bool is_bool) {
@@ -81,7 +81,7 @@ __device__ inline unsigned long long add_table(const CountProblem& p, const uint
     uint64_t at = first_bin + bin;
     if (is_bool && at > 1) at = 1;
     if (sum && at < p.limit) {
-      atomicAdd(reinterpret_cast<unsigned long long*>(out + at * p.bin_stride), sum);
+      atomicAdd(reinterpret_cast<Count*>(out + at * p.bin_stride), static_cast<Count>(sum));
       counted += sum;
     }
   }
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kTableThreads, kBlocks) count_tables(const Cou
           }
         });
     __syncthreads();
-    counted += add_table(p, table, slots, bins, p.out + row_offset(p, row, p.out_strides), first_bin,
-                         static_cast<uint64_t>(part), sizeof(Raw) == 1 && p.is_bool);
+    counted += add_table<unsigned long long>(p, table, slots, bins, p.out + row_offset(p, row, p.out_strides),
+                                             first_bin, static_cast<uint64_t>(part), sizeof(Raw) == 1 && p.is_bool);
     __syncthreads();
   }
   add_dropped(p, counted);

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define UPSWEEP_CUDA_ABI 4
+#define UPSWEEP_CUDA_ABI 5
 #define UPSWEEP_MAX_DIMS 64
 
 typedef enum {
@@ -142,16 +142,28 @@ typedef struct {
   void* first_outside;         /* int64: the position of the first of them in C order, or -1; goes with dropped */
 } upsweep_count;
 
+typedef enum { UPSWEEP_THRESHOLDS = 0, UPSWEEP_HISTC = 1, UPSWEEP_HISTOGRAM = 2 } upsweep_rule;
+
 /* A histogram: count.keys are elements of any real dtype, all axes of which are counted into out, of one axis.
  * An element x is in slot s = how many thresholds there are with x >= threshold; slot s counts in bin s - 1 if there
  * is one. Thresholds do not decrease and are of the type that elements are compared in: float32 for those of 8 and 16
  * bits and float32, int64 and uint64 for their own, float64 for the others. The guess is int((x - origin) * scale +
- * 0.5); it costs speed, not correctness, where it is wrong. count.first_outside is not read. */
+ * 0.5); it costs speed, not correctness, where it is wrong. count.first_outside is not read. Counts may be of float32
+ * and float64, too, unless they are added to. */
 typedef struct {
   upsweep_count count;
   void* thresholds;            /* on the device */
   int64_t n_thresholds;
   double origin, scale;
+  /* Or bins of one width, whose thresholds the call computes on the device; the four fields above are not read then.
+   * UPSWEEP_HISTC: an element of float32 or float64 is in bin int((x - first) * n_bins / (last - first)), each
+   * operation rounded to its dtype; the last bin has `last`. UPSWEEP_HISTOGRAM: edge k is k * step + first, each operation
+   * rounded to step_dtype, then to edge_dtype (both float32 or float64), and edge n_bins is `last`; elements are not of
+   * int64 or uint64. */
+  int32_t rule;                /* upsweep_rule */
+  int32_t edge_dtype, step_dtype, reserved;
+  double first, last, step;
+  void* edges;                 /* on the device: n_bins + 1, written by UPSWEEP_HISTOGRAM */
 } upsweep_histogram;
 
 /* How a count will run; in brackets, sums of weights: 1 a table for each warp, 2 tables that

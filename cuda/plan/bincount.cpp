@@ -292,6 +292,20 @@ bool flatten(const upsweep_count& count, upsweep_array* weights) {
   return true;
 }
 
+const char* check_uniform(const upsweep_histogram& histogram) {
+  const int32_t dtype = histogram.count.keys.dtype;
+  if (histogram.rule != UPSWEEP_HISTC && histogram.rule != UPSWEEP_HISTOGRAM) return "rule is out of range";
+  if (histogram.count.n_bins < 1) return "uniform bins have to be at least one";
+  if (!(histogram.first < histogram.last)) return "uniform bins have to begin below their end";
+  if (histogram.rule == UPSWEEP_HISTC)
+    return dtype == UPSWEEP_FLOAT32 || dtype == UPSWEEP_FLOAT64 ? nullptr : "elements have to be float32 or float64";
+  if (dtype == UPSWEEP_INT64 || dtype == UPSWEEP_UINT64) return "elements have to be compared as floats";
+  if (!histogram.edges) return "edges have to be given";
+  for (const int32_t of : {histogram.edge_dtype, histogram.step_dtype})
+    if (of != UPSWEEP_FLOAT32 && of != UPSWEEP_FLOAT64) return "edges and their step have to be float32 or float64";
+  return nullptr;
+}
+
 }  // namespace
 
 const char* make_range_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* result) {
@@ -311,41 +325,61 @@ const char* make_histogram_plan(const upsweep_histogram& histogram, const Device
   HistogramPlan& plan = *result;
   std::memset(&plan, 0, sizeof plan);
   if (const char* wrong = describe_count(count, &plan.elements, UPSWEEP_FLOAT64)) return wrong;
-  if (histogram.n_thresholds < 0 || histogram.n_thresholds > INT32_MAX) return "n_thresholds is out of range";
-  if (!histogram.thresholds && histogram.n_thresholds) return "thresholds have to be given";
   if (count.n_bins >= INT32_MAX) return "n_bins is out of range";
+  const int32_t dtype = count.keys.dtype;
+  const bool uniform = histogram.rule != UPSWEEP_THRESHOLDS;
+  if (uniform) {
+    if (const char* wrong = check_uniform(histogram)) return wrong;
+  } else {
+    if (histogram.n_thresholds < 0 || histogram.n_thresholds > INT32_MAX) return "n_thresholds is out of range";
+    if (!histogram.thresholds && histogram.n_thresholds) return "thresholds have to be given";
+  }
+  plan.n_thresholds = uniform ? count.n_bins + 1 : histogram.n_thresholds;
   CountProblem& p = plan.elements.problem;
   p.limit = static_cast<uint64_t>(p.n_bins);   // of bins, not of what a signed element may be
-  plan.dtype = count.keys.dtype;
+  plan.dtype = dtype;
   plan.has_weights = count.weights.data;
-  plan.threshold_bytes = plan.elements.key_bytes < 4 || plan.dtype == UPSWEEP_FLOAT32 ? 4 : 8;
-  constexpr int64_t kGuessBytes = 256;
-  plan.keys_at = kGuessBytes;
+  plan.threshold_bytes = plan.elements.key_bytes < 4 || dtype == UPSWEEP_FLOAT32 ? 4 : 8;
+  const int32_t out = count.out.dtype;
+  if (!plan.has_weights && out != UPSWEEP_INT64 &&
+      ((out != UPSWEEP_FLOAT32 && out != UPSWEEP_FLOAT64) || count.accumulate))
+    return "out of a count has to be int64, or float32 or float64 that is not added to";
+  const int64_t n = plan.elements.n_launches * p.rows * p.length;
+  const auto take = [&](int64_t bytes) {
+    const int64_t at = plan.workspace_bytes;
+    plan.workspace_bytes += ceil_div(bytes, 256) * 256;
+    return at;
+  };
+  if (uniform) plan.thresholds_at = take(plan.n_thresholds * plan.threshold_bytes);
 
   CountPlan& elements = plan.elements;
-  if (!plan.has_weights && p.rows == 1 && elements.n_outer == 0 && elements.vectors && p.n_bins) {
-    if (count.out.dtype != UPSWEEP_INT64) return "out of a count has to be int64";
+  const int64_t words = (std::min(limits.block_shared, limits.processor_shared - 1024) - 1024) / 4 -
+                        plan.n_thresholds * plan.threshold_bytes / 4;
+  const int64_t bins = ceil_div(p.n_bins, 32) * 32;
+  plan.fused = !plan.has_weights && p.rows == 1 && elements.n_outer == 0 && elements.vectors && p.n_bins && bins <= words;
+  // All sums of ones up to here are exact, in any order.
+  plan.direct = plan.has_weights || out == UPSWEEP_INT64 ||
+                (plan.fused && n <= int64_t(1) << (out == UPSWEEP_FLOAT32 ? 24 : 53));
+  if (!plan.direct) plan.counts_at = take(p.n_bins * 8);
+  if (plan.fused) {
     TableShape& table = elements.table;
-    const int64_t words = (std::min(limits.block_shared, limits.processor_shared - 1024) - 1024) / 4 -
-                          histogram.n_thresholds * plan.threshold_bytes / 4;
-    const int64_t bins = ceil_div(p.n_bins, 32) * 32;
-    if (bins <= words) {
-      plan.fused = true;
-      table.bins = static_cast<uint32_t>(bins);
-      while (table.replicas_log2 < 4 && bins << (table.replicas_log2 + 1) <= words) ++table.replicas_log2;
-      table.splits = std::max(splits_of(elements, limits.processors, CountTuning::kThreads),
-                              ceil_div(p.length, int64_t(1) << 31));   // a counter has 32 bits
-      elements.blocks = std::min(table.splits, int64_t(limits.processors));
-      plan.workspace_bytes = kGuessBytes;
-      return nullptr;
-    }
+    table.bins = static_cast<uint32_t>(bins);
+    while (table.replicas_log2 < 4 && bins << (table.replicas_log2 + 1) <= words) ++table.replicas_log2;
+    table.splits = std::max(splits_of(elements, limits.processors, CountTuning::kThreads),
+                            ceil_div(p.length, int64_t(1) << 31));   // a counter has 32 bits
+    elements.blocks = std::min(table.splits, int64_t(limits.processors));
+    return nullptr;
   }
 
   upsweep_count inner = count;
   if (plan.has_weights && !flatten(count, &inner.weights))
     return "weights of a histogram have to lie one stride apart";
   inner.n_batch = 0;
-  inner.length = elements.n_launches * p.rows * p.length;
+  inner.length = n;
+  if (!plan.direct) {
+    inner.out.dtype = UPSWEEP_INT64;
+    inner.out.time_stride = 8;
+  }
   inner.keys = {};
   inner.keys.data = const_cast<char*>(p.keys);   // not read by a plan
   inner.keys.dtype = UPSWEEP_INT32;
@@ -354,8 +388,9 @@ const char* make_histogram_plan(const upsweep_histogram& histogram, const Device
   if (const char* wrong = plan.has_weights ? make_sum_plan(inner, limits, &plan.sums)
                                             : make_count_plan(inner, limits, &plan.count))
     return wrong;
-  plan.inner_at = plan.keys_at + ceil_div(inner.length * 4, 256) * 256;
-  plan.workspace_bytes = plan.inner_at + (plan.has_weights ? plan.sums.workspace_bytes : plan.count.workspace_bytes);
+  plan.guess_at = take(sizeof(int32_t));
+  plan.keys_at = take(n * 4);
+  plan.inner_at = take(plan.has_weights ? plan.sums.workspace_bytes : plan.count.workspace_bytes);
   return nullptr;
 }
 

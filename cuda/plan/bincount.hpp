@@ -59,7 +59,11 @@ struct HistogramPlan {
   bool has_weights;
   CountPlan count;                      // of the bins as keys, where they are found first
   SumPlan sums;
-  int64_t keys_at, inner_at;            // in the workspace: those keys, and the workspace of their count
+  int64_t n_thresholds;
+  bool direct;                          // counts are added to `out`; else to int64, which are converted
+  // In the workspace: thresholds that the device computes, int64 counts, whether the guess fails, bins as
+  // keys, the workspace of their count.
+  int64_t thresholds_at, counts_at, guess_at, keys_at, inner_at;
   int64_t workspace_bytes;
 };
 

@@ -165,11 +165,12 @@ def histogram(
     if np.ndim(edges_or_number) == 0:
         find_extremes = functools.partial(_backends.find_extremes, n_threads=n_threads)
         edges, thresholds = histogram_problem.uniform_edges(
-            numbers, edges_or_number, range, summands, find_extremes
+            numbers, edges_or_number, range, summands, find_extremes, placement is None or density
         )
     else:
         edges, thresholds = histogram_problem.explicit_edges(edges_or_number, numbers.dtype.newbyteorder("="))
-    problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
+    n_bins = thresholds.n_bins if edges is None else max(edges.size - 1, 0)
+    problem = Histogram(numbers, summands, thresholds, n_bins)
     if isinstance(numbers, DeviceView):
         return _run_on_device(problem, edges, device_bins, density)
     counted = _backends.run_histogram(problem, n_threads, ordinal)
@@ -272,14 +273,17 @@ def histc(
         target = check_out(out, (n_bins,), dtype, {"x": numbers}, placement=placement)
     find_extremes = functools.partial(_backends.find_extremes, n_threads=n_threads)
     low, high = histogram_problem.histc_range(numbers, min, max, find_extremes)
-    thresholds = bin_thresholds.linear_thresholds(low, high, n_bins, dtype, _backends.fill_linear_thresholds)
+    if placement is not None and dtype in (np.float32, np.float64):
+        thresholds: Any = bin_thresholds.UniformBins(float(low), float(high), n_bins)
+    else:
+        thresholds = bin_thresholds.linear_thresholds(low, high, n_bins, dtype, _backends.fill_linear_thresholds)
     problem = Histogram(numbers, None, thresholds, n_bins)
     may_overflow = numbers.size > _largest(dtype)
     if isinstance(numbers, DeviceView):
         if may_overflow:
-            counts = _backends.cuda_bincount.run_histogram(problem, np.dtype(np.int64))
+            counts, _ = _backends.cuda_bincount.run_histogram(problem, np.dtype(np.int64))
             _check_held(_backends.cuda_bincount.to_host(counts), dtype)
-        return _arrays.user_array(_backends.cuda_bincount.run_histogram(problem, dtype, target))
+        return _arrays.user_array(_backends.cuda_bincount.run_histogram(problem, dtype, target)[0])
     counted = _backends.run_histogram(problem, n_threads, ordinal)
     if may_overflow:
         _check_held(counted, dtype)
@@ -318,10 +322,15 @@ def _via_other_library(function: Any, arrays: dict[str, Any], device: Any, setti
     return call(function, arrays, **settings)
 
 
-def _run_on_device(problem: Histogram, edges: Array, device_bins: Operand, density: bool) -> tuple[Any, Any]:
-    """Return the result and the edges: the user's own array, or a copy on the device."""
+def _run_on_device(
+    problem: Histogram, edges: Array | None, device_bins: Operand, density: bool
+) -> tuple[Any, Any]:  # fmt: skip
+    """Return the result and the edges: the user's own array, a copy on the device, or those made there."""
     dtype = np.dtype(np.int64) if problem.weights is None else problem.weights.dtype
-    counts = _arrays.user_array(_backends.cuda_bincount.run_histogram(problem, dtype))
+    result, device_edges = _backends.cuda_bincount.run_histogram(problem, dtype)
+    counts = _arrays.user_array(result)
+    if edges is None:
+        return counts, _arrays.user_array(device_edges)
     if density:
         widths = _arrays.copy_to_device_of(problem.x, np.array(np.diff(edges), float))
         counts = counts / _arrays.user_array(widths) / counts.sum()

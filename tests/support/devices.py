@@ -55,6 +55,23 @@ def check_by_library(plan, problem, answer):
         getattr(_load(), plan)(ctypes.byref(problem), *processors, ctypes.byref(answer))
 
 
+def uniform_thresholds(p, kind):
+    """The thresholds that the device computes for a request, whose edges are written."""
+    n_bins = p.count.n_bins
+    if p.rule == abi.HISTC:
+        thresholds = np.empty(n_bins + 1, kind)
+        cpu.histograms.find_linear_thresholds(np.array([p.first, p.last], kind), thresholds)
+        return thresholds
+    step_dtype, edge_dtype = dtype_of(p.step_dtype), dtype_of(p.edge_dtype)
+    edges = np.asarray(_Memory(p.edges, (n_bins + 1,), None, edge_dtype)).view(edge_dtype)
+    edges[:] = np.arange(n_bins + 1, dtype=step_dtype) * step_dtype.type(p.step) + step_dtype.type(p.first)
+    edges[-1] = p.last
+    values = edges.copy()
+    values[-1] = np.nextafter(values[-1], edge_dtype.type(np.inf))
+    thresholds = values.astype(kind)
+    return np.where(thresholds < values, np.nextafter(thresholds, kind.type(np.inf)), thresholds)
+
+
 class FakeCuda:
     """Stands in for libupsweep_cuda.so: the same problems, on the host's memory, through the CPU's kernels."""
 
@@ -211,11 +228,15 @@ class FakeCuda:
         assert inner.workspace and bool(inner.n_columns) == bool(inner.weights.data)
         kind = np.dtype(bincount_launch.threshold_dtype(NAMES[inner.keys.dtype]))
         x = self._rows(inner.keys, inner, inner.length).ravel()
-        thresholds = np.asarray(_Memory(p.thresholds, (p.n_thresholds,), None, kind)).view(kind)
+        if p.rule:
+            thresholds = uniform_thresholds(p, kind)
+        else:
+            thresholds = np.asarray(_Memory(p.thresholds, (p.n_thresholds,), None, kind)).view(kind)
         slots = np.searchsorted(thresholds, x.astype(kind), side="right")
         slots[x != x] = 0
         out = look(inner.out, (), -1, inner.n_bins)
         assert out.ndim == 1 and out.dtype in (np.int64, np.float32, np.float64)
+        assert inner.n_columns or out.dtype == np.int64 or not inner.accumulate
         ones = np.ones(x.shape, np.int64)
         weights = self._rows(inner.weights, inner, inner.length).ravel() if inner.n_columns else ones
         if inner.n_columns:  # one stride leads to all of them

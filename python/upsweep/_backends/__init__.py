@@ -169,7 +169,7 @@ def run_histogram(problem: Histogram, n_threads: int | None, device: int | None 
     weights = problem.weights
     kind = "u" if weights is None or weights.dtype.kind in "biu" else weights.dtype.kind
     dtype = np.dtype({"u": np.int64, "f": np.float64, "c": np.complex128}[kind])
-    counts: Array = cuda_bincount.run_histogram(problem, dtype, device=device)
+    counts, _ = cuda_bincount.run_histogram(problem, dtype, device=device)
     return counts if weights is None or kind != "u" else counts.view(np.uint64)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,23 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _EXACT = {_FLOAT32: 2.0**24, _FLOAT64: 2.0**53}  # the dtype holds all integers up to these exactly
 _BLOCK = 1 << 13  # edges that are evaluated together, in the cache
 _REACH = 2
+# Narrower bins may have equal edges below the least normal number, wider ranges overflow; by itemsize.
+_LIMITS = {4: (2.0**-120, 2.0**126), 8: (2.0**-1000, 2.0**1022)}
 _EPS = {2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}  # by itemsize; for 2 bytes that of bfloat16, the coarser one
+
+
+class UniformBins(NamedTuple):
+    """Bins of one width. A device computes their thresholds, and edges, to the last bit as this module does.
+
+    Without `edge_dtype` they are the bins of ``torch.histc``. `step` and `step_dtype` are ``np.linspace``'s.
+    """
+
+    first: float
+    last: float
+    n_bins: int
+    step: float = 0.0
+    step_dtype: DType = _FLOAT64
+    edge_dtype: DType | None = None
 
 
 def key_dtype(dtype: DType) -> DType:
@@ -113,7 +129,7 @@ def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Arr
     if edges.dtype.itemsize > 8 or [edges.dtype.type(end) for end in ends] != [edges[0], edges[-1]]:
         thresholds, reachable = _search(reaches, np.arange(edges.size), edges, dtype)
         return thresholds[reachable]
-    is_proved = _is_within_a_bin(edges, first, last)
+    is_proved = _is_within_a_bin(edges.size - 1, edges.dtype, first, last)
     if is_proved and all(_compares_in(edges.dtype, end, dtype) for end in ends):
         return edge_thresholds(edges, dtype, edges.dtype)
 
@@ -141,17 +157,42 @@ def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Arr
     return thresholds if reachable.all() else thresholds[reachable]
 
 
-def _is_within_a_bin(edges: Array, first: Any, last: Any) -> bool:
+def uniform_bins(first: Any, last: Any, n_bins: int, common: DType, dtype: DType) -> UniformBins | None:
+    """Return the bins of ``np.histogram``, with edges of the dtype `common`, if a device can compute them.
+
+    None where it is not proved that the edges increase and are the thresholds, and for dtypes that devices lack.
+    """
+    types = {type(first), type(last)}
+    step_dtype = _FLOAT32 if types == {np.float32} else _FLOAT64
+    coarsest = min(step_dtype.itemsize, common.itemsize)
+    if not (step_dtype == _FLOAT32 or types <= {int, float, np.float64}) or coarsest < 4:
+        return None
+    if common.itemsize > 8 or key_dtype(dtype).kind in "iu":
+        return None
+    low, high = float(first), float(last)
+    narrowest, widest = _LIMITS[coarsest]
+    is_exact = int not in types or max(abs(low), abs(high)) <= _EXACT[_FLOAT64]
+    if not (is_exact and n_bins * narrowest < high - low < widest):
+        return None
+    if not _is_within_a_bin(n_bins, common, first, last):
+        return None
+    if not all(_compares_in(common, end, dtype) for end in (first, last)):
+        return None
+    step = float((last - first) / step_dtype.type(n_bins)) if step_dtype == _FLOAT32 else (high - low) / n_bins
+    return UniformBins(low, high, n_bins, step, step_dtype, common)
+
+
+def _is_within_a_bin(n_bins: int, edge_dtype: DType, first: Any, last: Any) -> bool:
     """Whether the position that numpy computes for edge k provably differs from k by less than one.
 
     The error is less than twice the number that is compared: up to four roundings of the edge, then of the
     distance, the width, the quotient and the product. numpy's correction by one bin then gives the bin between
-    whose edges an element lies.
+    whose edges an element lies. Neighbouring edges are more than two of their roundings apart, so they increase.
     """
     low, high = float(first), float(last)
     common = np.result_type(first, last)
-    coarsest = min(edges.dtype.itemsize, 8 if common.kind in "iu" else common.itemsize)
-    return (edges.size - 1) * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2) < 0.5
+    coarsest = min(edge_dtype.itemsize, 8 if common.kind in "iu" else common.itemsize)
+    return n_bins * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2) < 0.5
 
 
 def _disagreeing_edges(edges: Array, first: Any, last: Any) -> NDArray[np.intp]:

@@ -20,6 +20,7 @@ from upsweep import _arrays
 from upsweep._arrays import DeviceView, Operand
 from upsweep._arrays.dates import as_dates, in_utc
 from upsweep._core import bin_thresholds
+from upsweep._core.bin_thresholds import UniformBins
 from upsweep._utils.integers import as_integer
 
 _MAX_BINS = 1 << 30  # kernels compute bins in 32 bits
@@ -27,11 +28,14 @@ _MAX_BINS = 1 << 30  # kernels compute bins in 32 bits
 
 @dataclass(frozen=True)
 class Histogram:
-    """A checked histogram. `weights` has x's shape; `thresholds` come from `bin_thresholds`."""
+    """A checked histogram. `weights` has x's shape.
+
+    `thresholds` come from `bin_thresholds`; for elements on a device `UniformBins` leave them to it.
+    """
 
     x: Operand
     weights: Operand | None
-    thresholds: Operand
+    thresholds: Any
     n_bins: int
 
 
@@ -175,9 +179,13 @@ def explicit_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Operand
 
 
 def uniform_edges(
-    x: Operand, bins: Any, ends: tuple[Any, Any] | None, weights: Operand | None, find_extremes: FindExtremes
-) -> tuple[Operand, Operand]:
-    """Return the edges of bins of equal width, and their thresholds. `ends` is the argument `range`."""
+    x: Operand, bins: Any, ends: tuple[Any, Any] | None, weights: Operand | None, find_extremes: FindExtremes,
+    on_host: bool,
+) -> tuple[Operand | None, Operand | UniformBins]:  # fmt: skip
+    """Return the edges of bins of equal width, and their thresholds. `ends` is the argument `range`.
+
+    Unless `on_host`, the device of x computes both where it can; the edges are None then.
+    """
     bins = bins if isinstance(bins, str) else as_count(bins)
     first, last = _data_range(x, find_extremes) if ends is None else _as_range(ends)
     bins = _bins_of_rule(x, bins, ends, weights) if isinstance(bins, str) else bins
@@ -189,6 +197,10 @@ def uniform_edges(
         raise TypeError(f"range: its ends do not compare with x of dtype {x.dtype}: {error}") from None
     if dtype.kind in "iu":
         dtype = np.dtype(np.float64)
+    numbers_dtype = x.dtype.newbyteorder("=")
+    uniform = None if on_host else bin_thresholds.uniform_bins(first, last, bins, dtype, numbers_dtype)
+    if uniform is not None:
+        return None, uniform
     with np.errstate(all="ignore"):
         edges = np.linspace(first, last, bins + 1, dtype=dtype)
         # numpy does not check the width, and indexes out of bounds where it overflows float16.
@@ -197,7 +209,7 @@ def uniform_edges(
         raise ValueError(
             f"bins: Too many bins for data range. Cannot create {bins} finite-sized bins from {first} to {last}"
         )
-    return edges, bin_thresholds.uniform_thresholds(edges, first, last, x.dtype.newbyteorder("="))
+    return edges, bin_thresholds.uniform_thresholds(edges, first, last, numbers_dtype)
 
 
 def _bins_of_rule(x: Operand, rule: str, ends: tuple[Any, Any] | None, weights: Operand | None) -> int:

@@ -15,7 +15,7 @@ from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
 Answer = TypeVar("Answer", bound=ctypes.Structure)
 
-ABI = 4
+ABI = 5
 MAX_DIMS = 64
 _Sizes = c_int64 * MAX_DIMS
 
@@ -30,6 +30,9 @@ DTYPES = {
         "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
     ))
 }  # fmt: skip
+
+# upsweep_rule: of the thresholds of a histogram.
+THRESHOLDS, HISTC, HISTOGRAM = 0, 1, 2
 
 # upsweep_accumulator, by the dtype's name without its size.
 REAL, COMPLEX, INTEGER = 0, 1, 2
@@ -139,6 +142,7 @@ class Histogram(ctypes.Structure):
 
     _fields_ = _fields(
         (Count, "count"), (c_void_p, "thresholds"), (c_int64, "n_thresholds"), (c_double, "origin scale"),
+        (c_int32, "rule edge_dtype step_dtype reserved"), (c_double, "first last step"), (c_void_p, "edges"),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.staging import open_context
 from upsweep._core import bincount
+from upsweep._core.bin_thresholds import UniformBins
 from upsweep._core.bincount import Count
 from upsweep._core.histogram import Histogram
 
@@ -168,38 +169,45 @@ def to_device(x: DeviceView, array: Operand) -> Any:
 
 def run_histogram(
     problem: Histogram, dtype: np.dtype[Any], out: Operand | None = None, device: int | None = None
-) -> Operand:
-    """Return the histogram in `dtype`, as a view of a device array; of numpy arrays a numpy array.
+) -> tuple[Any, Any]:
+    """Return the histogram in `dtype` and edges made on the device, if any, as views of device arrays.
 
-    The dtype of a histogram of numpy arrays is int64, float64 or complex128.
+    The histogram of numpy arrays is a numpy array of int64, float64 or complex128.
     """
-    x, weights = problem.x, problem.weights
+    x, weights, thresholds = problem.x, problem.weights, problem.thresholds
     with open_context({"x": x, "weights": weights, "out": out}, device) as context:
         kernel_dtype = _kernel_dtype(weights, dtype)
         # A cast by the library is one launch instead of two; but to 16 bits it may round twice.
         cast = context.casts and out is None and dtype != kernel_dtype and dtype.itemsize >= 4
         result = context.empty((problem.n_bins,), kernel_dtype if cast else dtype) if out is None else out
         counted = result if result.dtype == kernel_dtype else context.temporary(result.shape, kernel_dtype)
+        edges, hint = None, dict[str, Any]()
+        if isinstance(thresholds, UniformBins):
+            if thresholds.edge_dtype is not None:
+                edges = context.empty((problem.n_bins + 1,), thresholds.edge_dtype)
+                hint = {"edges": context.output(edges)}
+        else:
+            hint = linear_rank_hint(thresholds)
+            thresholds = context.to_device(thresholds)
         if result.size:
             # Kernels read elements in C order, and all weights with one stride.
             if weights is not None and weights.ndim != 1:
                 weights = _contiguous(context, weights)
             bincount_launch.histogram(
-                context.input(x), context.to_device(problem.thresholds), context.output(counted),
-                weights=context.optional_input(weights), **linear_rank_hint(problem.thresholds),
-                **context.resources,
+                context.input(x), thresholds, context.output(counted), weights=context.optional_input(weights),
+                **hint, **context.resources,
             )  # fmt: skip
         if counted is not result:
             _write(context, counted, result, False)
         elif cast:
             result = _arrays.cast(result, dtype, "x")
-        return result
+        return result, edges
 
 
 def _kernel_dtype(weights: Operand | None, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in which kernels write counts, or sums of such weights, for a result of `dtype`."""
     if weights is None or weights.dtype.kind in "biu":
-        return np.dtype(np.int64)
+        return dtype if weights is None and dtype in (np.float32, np.float64) else np.dtype(np.int64)
     return dtype if weights.dtype.kind == "c" or dtype == np.float32 else np.dtype(np.float64)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from upsweep._backends.cuda import abi, library
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
+from upsweep._core.bin_thresholds import UniformBins
 
 INTEGERS = frozenset(name for name in abi.DTYPES if name.rstrip("0123456789") in ("bool", "int", "uint"))
 
@@ -143,16 +144,18 @@ def _at_least_1d(array: ArrayDescriptor) -> ArrayDescriptor:
 
 
 def describe_histogram(
-    x: ArrayDescriptor, thresholds: ArrayDescriptor, out: ArrayDescriptor, weights: ArrayDescriptor | None = None,
-    *, origin: float = 0.0, scale: float = 0.0, **options: Any,
+    x: ArrayDescriptor, thresholds: ArrayDescriptor | UniformBins, out: ArrayDescriptor,
+    weights: ArrayDescriptor | None = None, *, origin: float = 0.0, scale: float = 0.0,
+    edges: ArrayDescriptor | None = None, **options: Any,
 ) -> abi.Histogram:  # fmt: skip
     """Return the request for the histogram of all elements of `x`, of any real dtype and shape.
 
     Parameters
     ----------
-    thresholds : ArrayDescriptor
-        Contiguous and not decreasing, of `threshold_dtype`. An element's slot is the number of thresholds that are
-        not above it; slot s counts in ``out[s - 1]`` if there is such a bin.
+    thresholds : ArrayDescriptor or UniformBins
+        Bins of one width, whose thresholds the device computes; or an array, contiguous and not decreasing, of
+        `threshold_dtype`. An element's slot is the number of thresholds that are not above it; slot s counts in
+        ``out[s - 1]`` if there is such a bin.
     out : ArrayDescriptor
         One axis, that of the bins.
     weights : ArrayDescriptor, optional
@@ -160,21 +163,32 @@ def describe_histogram(
     origin, scale : float, optional
         A hint for thresholds that are nearly even: ``int((x - origin) * scale + 0.5)`` estimates the number of the
         nearest one. The device checks the estimate.
+    edges : ArrayDescriptor, optional
+        Contiguous; the edges of uniform bins of np.histogram are written to it.
     **options
         As for `describe`.
     """
-    assert thresholds.dtype == threshold_dtype(x.dtype), (thresholds.dtype, x.dtype)
     x, weights = _at_least_1d(x), weights and _at_least_1d(weights)
     axis = len(x.shape) - 1
-    request = abi.Histogram(
-        count=describe(x, None, axis=axis, **options), thresholds=thresholds.pointer,
-        n_thresholds=thresholds.shape[0], origin=origin, scale=scale,
-    )  # fmt: skip
+    request = abi.Histogram(count=describe(x, None, axis=axis, **options))
+    if isinstance(thresholds, UniformBins):
+        _describe_uniform(request, thresholds, edges)
+    else:
+        assert thresholds.dtype == threshold_dtype(x.dtype), (thresholds.dtype, x.dtype)
+        request.thresholds, request.n_thresholds = thresholds.pointer, thresholds.shape[0]
+        request.origin, request.scale = origin, scale
     request.count.n_bins = out.shape[0]
     abi.fill_array(request.count.out, out, 0)
     if weights is not None:
         _describe_weights(request.count, weights, axis)
     return request
+
+
+def _describe_uniform(request: abi.Histogram, bins: UniformBins, edges: ArrayDescriptor | None) -> None:
+    request.rule, request.first, request.last = abi.HISTC, bins.first, bins.last
+    if bins.edge_dtype is not None and edges is not None:
+        request.rule, request.step, request.edges = abi.HISTOGRAM, bins.step, edges.pointer
+        request.step_dtype, request.edge_dtype = abi.DTYPES[bins.step_dtype.name], abi.DTYPES[edges.dtype]
 
 
 def plan_histogram(request: abi.Histogram, n_processors: int = 0) -> abi.CountPlan:
@@ -183,7 +197,7 @@ def plan_histogram(request: abi.Histogram, n_processors: int = 0) -> abi.CountPl
 
 
 def histogram(
-    x: ArrayDescriptor, thresholds: ArrayDescriptor, out: ArrayDescriptor, *,
+    x: ArrayDescriptor, thresholds: ArrayDescriptor | UniformBins, out: ArrayDescriptor, *,
     weights: ArrayDescriptor | None = None, allocate: Allocate, device: int, **options: Any,
 ) -> None:  # fmt: skip
     """Start a histogram; the options are those of `describe_histogram`, sums are those of `count`."""
