@@ -30,6 +30,7 @@ cudaError_t with_element(int32_t dtype, Call call) {
 }
 
 constexpr int64_t kMostBlocks = 4096;
+constexpr int kSharedByDefault = 47 * 1024;   // bytes that a kernel may ask for at a launch, beside a little of its own
 
 uint32_t blocks_for(int64_t n) {
   return static_cast<uint32_t>(std::min((n + kTableThreads - 1) / kTableThreads, kMostBlocks));
@@ -60,8 +61,10 @@ cudaError_t launch_count_ranks(const HistogramPlan& plan, const RankProblem& ran
     const int bytes =
         static_cast<int>((table.bins << table.replicas_log2) * 4 + ranks.n_thresholds * plan.threshold_bytes);
     auto* const kernel = count_ranks<decltype(element)>;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess) return error;
+    if (bytes > kSharedByDefault) {
+      const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      if (error != cudaSuccess) return error;
+    }
     kernel<<<static_cast<uint32_t>(plan.elements.blocks), kTableThreads, bytes, stream>>>(plan.elements.problem, table,
                                                                                           ranks);
     return cudaGetLastError();

@@ -357,9 +357,9 @@ const char* make_histogram_plan(const upsweep_histogram& histogram, const Device
                         plan.n_thresholds * plan.threshold_bytes / 4;
   const int64_t bins = ceil_div(p.n_bins, 32) * 32;
   plan.fused = !plan.has_weights && p.rows == 1 && elements.n_outer == 0 && elements.vectors && p.n_bins && bins <= words;
-  // All sums of ones up to here are exact, in any order.
-  plan.direct = plan.has_weights || out == UPSWEEP_INT64 ||
-                (plan.fused && n <= int64_t(1) << (out == UPSWEEP_FLOAT32 ? 24 : 53));
+  // All sums of ones up to here are exact, in any order. Only the kernel of uniform bins clears counts of 4 bytes.
+  const int64_t exact = out == UPSWEEP_FLOAT64 ? int64_t(1) << 53 : uniform ? 1 << 24 : -1;
+  plan.direct = plan.has_weights || out == UPSWEEP_INT64 || (plan.fused && n <= exact);
   if (!plan.direct) plan.counts_at = take(p.n_bins * 8);
   if (plan.fused) {
     TableShape& table = elements.table;

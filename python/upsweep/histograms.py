@@ -111,8 +111,8 @@ def histogram(
     Tensors and arrays of a device give what numpy gives for their elements, where they are: counts are int64,
     edges have numpy's dtype. Edges may be a list, or an array beside `x`, which is returned itself. On a CUDA
     device the call waits once for the data's range, or to read given edges that are there; with `range`, or edges
-    in a list, it does not (libraries other than torch and cupy wait until the bins are sent). The named rules
-    need elements in the host's memory. There are no gradients: weights that require one are refused.
+    in a list, it does not. The device computes the edges of bins of equal width in float32 and float64; libraries
+    other than torch and cupy wait until others are sent. The named rules need elements in the host's memory. There are no gradients: weights that require one are refused.
 
     dask arrays give dask arrays, of the edges too, and take bins by their number or edges in memory. A number of
     bins without a range looks at all blocks twice: with `range` they are let go after the first time. Sizes of
@@ -129,6 +129,10 @@ def histogram(
     array([0.2, 0.2, 0.2, 0.4])
     """
     if not {type(x), type(bins), type(weights)} <= PLAIN:
+        if weights is None and device is None and n_threads is None and not density and _arrays.any_torch(x):
+            uniform = handlers("torch").histogram.histogram(x, bins, range)
+            if uniform is not None:
+                return uniform
         settings: dict[str, Any] = {"range": range, "density": density, "n_threads": n_threads}
         if _arrays.any_labelled(x, bins, weights):
             x, bins, settings["range"] = in_utc(x=x, bins=bins, range=range).values()
@@ -250,6 +254,10 @@ def histc(
     array([1, 3])
     """
     if not {type(x), type(out)} <= PLAIN:
+        if out is None and device is None and n_threads is None and _arrays.any_torch(x):
+            uniform = handlers("torch").histogram.histc(x, bins, min, max)
+            if uniform is not None:
+                return uniform
         if _arrays.any_dask(x, out):
             raise TypeError("x: histc does not take dask arrays; histogram(x, bins, range=(min, max)) does")
         settings = {"bins": bins, "min": min, "max": max, "n_threads": n_threads}

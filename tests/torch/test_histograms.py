@@ -16,11 +16,13 @@ def device(request, monkeypatch):
         return request.param
     from upsweep import _arrays
     from upsweep._arrays.torch import TORCH
-    from upsweep._torch import via_numpy
+    from upsweep._torch import histogram, via_numpy
 
     request.getfixturevalue("fake_cuda")
     library = TORCH
     monkeypatch.setattr(via_numpy, "view", lambda tensor: _arrays.view_tensor(tensor, "x"))
+    monkeypatch.setattr(histogram, "_is_cuda", lambda tensor: True)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 77, raising=False)
     monkeypatch.setattr(library, "stream", lambda ordinal: 77)
     monkeypatch.setattr(library, "to_device", lambda array, ordinal: library.view(
         torch.from_numpy(array.view(np.uint8).copy()).view(library._dtype(array.dtype)), "a"))  # fmt: skip
@@ -166,3 +168,38 @@ def test_nothing_waits_where_the_range_is_given():
         done.record()
         assert not done.query()
     torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_uniform_bins_of_contiguous_tensors_take_the_short_path(dtype, device, monkeypatch):
+    from upsweep._torch import histogram
+
+    x = elements((70, 50), dtype, 5).to(device)
+    if not histogram._is_cuda(x):
+        pytest.skip("tensors on the CPU take another path")
+    n_runs, run = [], histogram._run
+    monkeypatch.setattr(histogram, "_run", lambda *arguments: (n_runs.append(1), run(*arguments)))
+    short = [
+        *(
+            (upsweep.histc, bins, *ends)
+            for bins in (1, 10, 3000)
+            for ends in ((-3, 4), (0.1, 0.3), (-1e-30, 1e30))
+        ),
+        *((upsweep.histogram, bins, ends) for bins in (1, 10, 3000) for ends in ((-3, 4), [0.1, 0.3], (5, 6.5))),
+    ]
+    short += [(upsweep.histc, 10), (upsweep.histc, 99, 1, 1), (upsweep.histogram,), (upsweep.histogram, 999)]
+    others = [(upsweep.histogram, 10, (3, 3)), (upsweep.histogram, 9, (np.float32(0), np.float32(9)))]
+    for function, *arguments in (*short, *others):
+        result, expected = (function(each, *arguments) for each in (x, to_array(x)))
+        for a, b in zip(*((r if isinstance(r, tuple) else (r,)) for r in (result, expected)), strict=True):
+            assert to_array(a).dtype == b.dtype and (to_array(a) == b).all(), arguments
+    for error, call in (
+        (ValueError, lambda: upsweep.histc(x, 0, 0, 1)), (ValueError, lambda: upsweep.histc(x, 3, 2, 1)),
+        (TypeError, lambda: upsweep.histc(x, 3.0, 0, 1)), (ValueError, lambda: upsweep.histogram(x, 3, (2, 1))),
+        (ValueError, lambda: upsweep.histogram(x, 10**7, (1.0, 1.0 + 1e-9))),
+        (ValueError, lambda: upsweep.histogram(x, 3, (0, np.inf))),
+        (ValueError, lambda: upsweep.histogram(x, 3, (0, 1, 2))), (ValueError, lambda: upsweep.histogram(x / 0)),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            call()
+    assert len(n_runs) == len(short)

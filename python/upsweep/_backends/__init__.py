@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from upsweep._backends.cpu import filter as cpu_filter
     from upsweep._backends.cpu import user_scan as cpu_user_scan
     from upsweep._backends.cuda import bincount as cuda_bincount
+    from upsweep._backends.cuda import bincount_launch as cuda_bincount_launch
     from upsweep._backends.cuda import loops as cuda_loops
     from upsweep._backends.cuda import memory as cuda_memory
     from upsweep._backends.cuda import pairs_launch as cuda_pairs_launch
@@ -51,9 +52,10 @@ if TYPE_CHECKING:
     from upsweep._backends.cuda import user_scan as cuda_user_scan
 
 __all__ = [
-    "check_threads", "cpu_filter", "cpu_user_scan", "cuda_bincount", "cuda_loops", "cuda_memory",
-    "cuda_pairs_launch", "cuda_scan", "cuda_scan_launch", "cuda_user_scan", "fill_linear_thresholds",
-    "find_extremes", "reduce_scan", "run_count", "run_histogram", "run_pairs", "run_scan",
+    "check_threads", "cpu_filter", "cpu_user_scan", "cuda_bincount", "cuda_bincount_launch", "cuda_loops",
+    "cuda_memory", "cuda_pairs_launch", "cuda_scan", "cuda_scan_launch", "cuda_user_scan",
+    "fill_linear_thresholds", "find_extremes", "reduce_scan", "run_count", "run_histogram", "run_pairs",
+    "run_scan",
 ]  # fmt: skip
 
 

@@ -129,7 +129,9 @@ def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Arr
     if edges.dtype.itemsize > 8 or [edges.dtype.type(end) for end in ends] != [edges[0], edges[-1]]:
         thresholds, reachable = _search(reaches, np.arange(edges.size), edges, dtype)
         return thresholds[reachable]
-    is_proved = _is_within_a_bin(edges.size - 1, edges.dtype, first, last)
+    numbers_type = np.result_type(first, last)
+    coarsest = min(edges.dtype.itemsize, 8 if numbers_type.kind in "iu" else numbers_type.itemsize)
+    is_proved = _is_within_a_bin(edges.size - 1, coarsest, float(first), float(last))
     if is_proved and all(_compares_in(edges.dtype, end, dtype) for end in ends):
         return edge_thresholds(edges, dtype, edges.dtype)
 
@@ -174,24 +176,23 @@ def uniform_bins(first: Any, last: Any, n_bins: int, common: DType, dtype: DType
     is_exact = int not in types or max(abs(low), abs(high)) <= _EXACT[_FLOAT64]
     if not (is_exact and n_bins * narrowest < high - low < widest):
         return None
-    if not _is_within_a_bin(n_bins, common, first, last):
+    if not _is_within_a_bin(n_bins, coarsest, low, high):
         return None
-    if not all(_compares_in(common, end, dtype) for end in (first, last)):
+    promotes = common != dtype or not types <= {int, float}  # Python's numbers become numbers of x's dtype
+    if promotes and not all(_compares_in(common, end, dtype) for end in (first, last)):
         return None
     step = float((last - first) / step_dtype.type(n_bins)) if step_dtype == _FLOAT32 else (high - low) / n_bins
     return UniformBins(low, high, n_bins, step, step_dtype, common)
 
 
-def _is_within_a_bin(n_bins: int, edge_dtype: DType, first: Any, last: Any) -> bool:
+def _is_within_a_bin(n_bins: int, coarsest: int, low: float, high: float) -> bool:
     """Whether the position that numpy computes for edge k provably differs from k by less than one.
 
     The error is less than twice the number that is compared: up to four roundings of the edge, then of the
     distance, the width, the quotient and the product. numpy's correction by one bin then gives the bin between
     whose edges an element lies. Neighbouring edges are more than two of their roundings apart, so they increase.
+    `coarsest` is the size of the edges' dtype, or of that of the range if it is shorter.
     """
-    low, high = float(first), float(last)
-    common = np.result_type(first, last)
-    coarsest = min(edge_dtype.itemsize, 8 if common.kind in "iu" else common.itemsize)
     return n_bins * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2) < 0.5
 
 

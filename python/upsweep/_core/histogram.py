@@ -23,7 +23,7 @@ from upsweep._core import bin_thresholds
 from upsweep._core.bin_thresholds import UniformBins
 from upsweep._utils.integers import as_integer
 
-_MAX_BINS = 1 << 30  # kernels compute bins in 32 bits
+MAX_BINS = 1 << 30  # kernels compute bins in 32 bits
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def as_count(bins: object) -> int:
 
 
 def _check_max_bins(n_bins: int) -> int:
-    if n_bins > _MAX_BINS:
+    if n_bins > MAX_BINS:
         raise ValueError(f"bins: expected at most 2**30, got {n_bins}")
     return n_bins
 

@@ -13,12 +13,13 @@ torch. The public functions reach the modules as attributes of the package, and 
       -> user_scan_autograd  user_scan_ops       derivatives of any order; registered operation; vmap rules
       -> user_scan_guards                        what an update captures, under torch.compile
     pairs  loops  cluster                        the other operations
-    via_numpy                                    functions of numpy arrays, called with tensors: histograms
+    histogram                                    uniform bins of contiguous CUDA tensors, without the layers below
+    via_numpy                                    functions of numpy arrays, called with tensors: other histograms
     graph_breaks  compiler_disabled              calls that torch.compile leaves to Python
 
 Start reading at `scan.cumulative_sum`.
 """
 
-from upsweep._torch import aggregates, bincount, cluster, loops, pairs, scan, user_scan, via_numpy
+from upsweep._torch import aggregates, bincount, cluster, histogram, loops, pairs, scan, user_scan, via_numpy
 
-__all__ = ["aggregates", "bincount", "cluster", "loops", "pairs", "scan", "user_scan", "via_numpy"]
+__all__ = ["aggregates", "bincount", "cluster", "histogram", "loops", "pairs", "scan", "user_scan", "via_numpy"]
