@@ -112,7 +112,8 @@ def histogram(
     edges have numpy's dtype. Edges may be a list, or an array beside `x`, which is returned itself. On a CUDA
     device the call waits once for the data's range, or to read given edges that are there; with `range`, or edges
     in a list, it does not. The device computes the edges of bins of equal width in float32 and float64; libraries
-    other than torch and cupy wait until others are sent. The named rules need elements in the host's memory. There are no gradients: weights that require one are refused.
+    other than torch and cupy wait until others are sent. The named rules need elements in the host's memory. There
+    are no gradients: weights that require one are refused.
 
     dask arrays give dask arrays, of the edges too, and take bins by their number or edges in memory. A number of
     bins without a range looks at all blocks twice: with `range` they are let go after the first time. Sizes of

@@ -114,6 +114,19 @@ def test_histograms_have_numpys_counts(dtype):
         assert (upsweep.histc(on(x), 100).cpu().numpy() == upsweep.histc(x, 100)).all()
 
 
+def test_counts_in_floats_are_rounded_once():
+    # Up to 2**24 elements are added in float32, more in int64; a view has other strides.
+    for n in (2**24, 2**24 + 5):
+        out = torch.full((6,), 7.0, device="cuda")
+        upsweep.histc(torch.ones(n, device="cuda"), 3, 0, 3, out=out[::2])
+        assert out.tolist() == [0, 7, np.float32(n), 7, 0, 7]
+    x = torch.rand(2**20, device="cuda")
+    for n_bins in (100, 10_000, 100_000):
+        for y in (x, x.double()):
+            result, expected = (upsweep.histc(each, n_bins, 0.1, 0.9) for each in (y, y.cpu().numpy()))
+            assert (result.cpu().numpy() == expected).all()
+
+
 def test_arrays_of_cupy():
     cupy = pytest.importorskip("cupy", reason="cupy is not installed")
     x, w = keys_of(10_000), np.random.default_rng(1).random(10_000)

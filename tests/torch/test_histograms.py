@@ -163,8 +163,10 @@ def test_nothing_waits_where_the_range_is_given():
     stream, done = torch.cuda.Stream(), torch.cuda.Event()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(400_000_000)
-        upsweep.histc(x, 50, 0, 1)
-        upsweep.histogram(x, 50, (0.0, 1.0), weights=x)
+        for width in (1, 2.5, 3):  # a range that no call had before sends nothing either
+            upsweep.histc(x, 50, 0, width)
+            upsweep.histogram(x, 50, (0.0, width))
+            upsweep.histogram(x, 50, (0.0, width), weights=x)
         done.record()
         assert not done.query()
     torch.cuda.synchronize()
