@@ -98,12 +98,21 @@ int32_t lines_of_a_warp(int64_t length, int64_t warp_tile, int64_t item, bool al
                                                                          : (warp_tile - 16 / item + 1) / length);
 }
 
-// A counter in a line of its own, then the tile states (scan/look_back.cuh): of `tiles` tiles of `lanes` lines each, and of
-// `groups` groups.
-int64_t workspace_of(int64_t tiles, int64_t lanes, int64_t groups, int32_t accumulator) {
+// A counter in a line of its own, then the tile states (scan/look_back.cuh, scan/split_columns.cuh): of tiles and groups
+// of `lanes` lines each.
+int64_t workspace_of(int64_t tiles, int64_t groups, int64_t lanes, int32_t accumulator) {
   const int64_t step_words = accumulator == UPSWEEP_COMPLEX ? 4 : 2, state_words = accumulator == UPSWEEP_REAL ? 1 : 2;
-  const int64_t extended_words = groups ? 3 * (tiles + groups) : 0;   // ExtendedStep::kWords
-  return kCounterBytes + (tiles * lanes * (step_words + state_words) + groups * step_words + extended_words) * 8;
+  const int64_t extended_words = 3;   // ExtendedStep::kWords
+  return kCounterBytes + (tiles * state_words + (tiles + groups) * (step_words + extended_words)) * lanes * 8;
+}
+
+// Columns of a block where they are split: no more lanes than columns where there are tiles enough all the same.
+int32_t split_width(const Problem& p, int64_t columns, int64_t steps) {
+  int32_t width = 8;
+  while (width < 32 && (width < columns || p.lines / columns * (p.length * width / (32 * ColumnTuning::kWarps * steps)) <
+                                               ColumnTuning::kNarrowTiles))
+    width *= 2;
+  return width;
 }
 
 // Positions of a tile of rounds.
@@ -160,14 +169,19 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
     plan.aligned = same && has_aligned_rows(p.x, p, item) && plan.outer.keeps_vectors(kX) &&
                    (!plan.gated || (has_aligned_rows(p.gates, p, item) && plan.outer.keeps_vectors(kGates)));
     plan.blocks = p.lines / columns * ((columns + 31) / 32);
-    const int64_t split_tile = ColumnTuning::kWarps * ColumnTuning::kSplitSteps;
+    const int64_t split_steps = plan.typed ? split_column_steps(item, plan.gated) : ColumnTuning::kAnySplitSteps;
+    plan.width = split_width(p, columns, split_steps);
+    const int64_t split_tile = ColumnTuning::kWarps * (32 / plan.width) * split_steps;
     const int64_t split_tiles = (p.length + split_tile - 1) / split_tile;
     const bool split = plan.blocks < int64_t(ColumnTuning::kBlocksPerProcessor) * n_processors && split_tiles > 2 &&
                        plan.blocks * split_tiles < INT32_MAX;
     plan.regime = split ? kSplitColumns : kColumns;
     plan.tile = split ? split_tile : ColumnTuning::kWarps * ColumnTuning::kSteps;
     plan.tiles = (p.length + plan.tile - 1) / plan.tile;
-    if (split) plan.workspace_bytes = workspace_of(plan.blocks * plan.tiles, 32, 0, accumulator);
+    if (split)
+      plan.workspace_bytes =
+          workspace_of(plan.blocks * plan.tiles, plan.blocks * ((plan.tiles + ColumnTuning::kGroup - 1) / ColumnTuning::kGroup),
+                       plan.width, accumulator);
     return;
   }
 
@@ -236,7 +250,7 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
                              int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps);
   plan.tile = split ? split_tile : plan.warps * warp_tile;
   plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
-  if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, p.lines * ((plan.tiles + 31) / 32), accumulator);
+  if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, p.lines * ((plan.tiles + 31) / 32), 1, accumulator);
 }
 
 }  // namespace

@@ -41,12 +41,12 @@ struct Plan {
   bool gated;
   bool aligned;                    // typed lines: all of them begin on a vector's boundary, in every array
   bool simple;                     // lines that StagedEnds<true> may take
-  int32_t width;                   // lanes of a short line
+  int32_t width;                   // lanes of a short line; columns of a block, of split ones
   int32_t warps;                   // of a block that walks along a line, or holds a part of it
   int32_t each;                    // packed lines of a warp
   bool long_runs;                  // split lines whose lanes take SplitTuning::kRunVectors vectors each
   int64_t tile, tiles;             // steps of a tile, tiles of a line
-  int64_t blocks;                  // of 32 columns
+  int64_t blocks;                  // of 32 columns, or fewer
   int64_t window, segments;        // steps that a result sums; segments of a line, of `segment` steps each
   int32_t segment;                 // 0: each result on its own
   int64_t aside;                   // of the workspace, where results wait that are to replace x; 0: none do

@@ -58,8 +58,18 @@ struct ColumnTuning {
   static constexpr int kBlocks = 3;           // a processor
   // Columns are split over blocks below this many blocks of them a processor.
   static constexpr int kBlocksPerProcessor = 2;
-  static constexpr int kSplitSteps = 16;
-  static constexpr int kSplitBlocks = 4;
+  static constexpr int kSplitBlocks = 4;      // a processor
+  static constexpr int kAnySplitBlocks = 3;   // of kernels of any dtype
+  // Of a thread's elements of its column, where columns are split, and steps at most: 32 KiB a block, so that the blocks
+  // that are resident have enough on their way while they wait for states. In kernels of any dtype in registers.
+  static constexpr int kSplitBytes = 128;
+  static constexpr int kMostSplitSteps = 32;
+  static constexpr int kAnySplitSteps = 8;
+  // Blocks of 8 or 16 columns have longer tiles, if there are so many of them: two a processor.
+  static constexpr int64_t kNarrowTiles = 264;
+  // Tiles of a group, groups of a family. A tile reads the steps of half of each on average, and a family of 256 tiles
+  // takes longer to read and write than to pass a state on.
+  static constexpr int kGroup = 16;
 };
 
 // Of what blocks of steps do to a state: nothing is written, and nobody waits for anyone.

@@ -1,16 +1,14 @@
 // Scans down columns: the lines' neighbours in memory are other lines, so the lanes of a warp take one column each.
 //
 // A block has 32 columns. Its warps take kSteps steps each of a tile; what they do to the state is folded in shared
-// memory. Bytes an element: x and gates are read once, out is written once. Two kernels, chosen in plan/scan.cpp:
-//
-//   scan_columns         a block walks down its columns, the next steps on their way in shared memory
-//   scan_split_columns   a block a tile, for few columns: tiles look back for the states before them
+// memory. Bytes an element: x and gates are read once, out is written once. scan_columns iterates over the steps of a
+// block's columns, and copies the next steps to shared memory meanwhile. For few columns see scan/split_columns.cuh.
 #pragma once
 
 #include <type_traits>
 
+#include "common/extended_step.cuh"
 #include "common/line_access.cuh"
-#include "scan/look_back.cuh"
 #include "common/staged_line.cuh"
 #include "plan/tuning.hpp"
 
@@ -22,7 +20,34 @@ constexpr bool kStagesColumns = false;
 template <class T>
 constexpr bool kStagesColumns<Typed<T>> = true;
 
-// Steps of 32 columns on their way into shared memory, each warp's for itself: x, then gates.
+// A state may overflow between two steps of a fold, although the fold leaves a finite one. Where columns are split,
+// every product of gates and every state along a fold is therefore below 2^200, or the fold is none: NaN. With products
+// of a thread's steps, of warps, tiles and groups and a state, no state between them reaches 2^1001.
+template <class S>
+__device__ inline bool is_large(S) { return false; }
+template <>
+__device__ inline bool is_large(double v) { return (__double2hiint(v) & 0x7fffffff) >= (1023 + 200) << 20; }
+template <bool kGuards, class S>
+__device__ inline Step<S> guarded(Step<S> step, bool any_large = false) {
+  if constexpr (kGuards && std::is_same_v<S, double>)
+    if (any_large || is_large(step.a) || is_large(step.b)) return {number_of_class(kNone), number_of_class(kNone)};
+  return step;
+}
+
+// A lane's column, and which of its warp's runs of kSteps steps it takes. With less than 32 columns a warp has several
+// runs, one after the other in time.
+struct ColumnLane {
+  int width = 32;                  // columns of a block: 8, 16 or 32
+  int column = threadIdx.x % 32, run = 0;
+
+  __device__ ColumnLane() {}
+  __device__ explicit ColumnLane(int width_)
+      : width(width_), column(threadIdx.x % 32 % width_), run(threadIdx.x % 32 / width_) {}
+  __device__ bool is_last_run() const { return (run + 1) * width == 32; }
+};
+
+// Steps of a warp's columns on their way into shared memory, each warp's for itself: x, then gates. Of each step there
+// are 32 elements, one for each lane.
 template <class T, bool kGated, int kSteps>
 struct ColumnStage {
   static constexpr int kVectors = kSteps * 32 * sizeof(T) / 16;      // of one array
@@ -34,28 +59,33 @@ struct ColumnStage {
     return reinterpret_cast<T*>(&staging[stage]) + step * 32 + threadIdx.x % 32;
   }
   // One element a lane, or what changes no state.
-  static __device__ __noinline__ void fetch_pieces(const char* from, int64_t stride, int n, int stage, T outside) {
-#pragma unroll 1
-    for (int step = 0; step < kSteps; ++step) *element(stage, step) = step < n ? *reinterpret_cast<const T*>(from + step * stride) : outside;
-  }
-  // from: the lane's own column at the first of the steps, of which n are there.
-  static __device__ void fetch_array(const char* from, int64_t stride, bool aligned, int n, int stage, T outside) {
-    if (!aligned || n < kSteps) return fetch_pieces(from, stride, n, stage, outside);
-    const int lane = threadIdx.x % 32;
-    from -= lane * static_cast<int>(sizeof(T));
-#pragma unroll
-    for (int i = 0; i < kVectors / 32; ++i) {
-      const int vector = i * 32 + lane;
-      copy_async_16(&staging[stage + vector], from + vector / kRow * stride + vector % kRow * 16);
+  static __device__ __noinline__ void fetch_elements(const char* from, int64_t stride, int n, int stage, T outside) {
+#pragma unroll 4
+    for (int step = 0; step < kSteps; ++step) {
+      if (step >= n) *element(stage, step) = outside;
+      else if constexpr (sizeof(T) == 2) *element(stage, step) = *reinterpret_cast<const T*>(from + step * stride);
+      else copy_async<sizeof(T)>(element(stage, step), from + step * stride);
     }
   }
-  // Starts the copies of the warp's steps from `begin` on, of which n are there; the caller commits them.
+  // from: the lane's own column at the first of its steps, of which n exist. whole: so do all steps and columns of the
+  // warp, in vectors.
+  static __device__ void fetch_array(const char* from, int64_t stride, const ColumnLane& own, bool whole, int n, int stage,
+                                     T outside) {
+    if (!whole) return fetch_elements(from, stride, n, stage, outside);
+    const int lane = threadIdx.x % 32, run_vectors = kRow * own.width / 32, run = lane % kRow / run_vectors;
+    from += (int64_t(run - own.run) * kSteps + lane / kRow) * stride - own.column * static_cast<int>(sizeof(T)) +
+            lane % kRow % run_vectors * 16;
+#pragma unroll
+    for (int i = 0; i < kVectors / 32; ++i)
+      copy_async_16(&staging[stage + i * 32 + lane], from + i * (32 / kRow) * stride);
+  }
+  // Starts the copies of the lane's steps from `begin` on, of which n exist; the caller commits them.
   template <class Element, class Block>
-  static __device__ void fetch(const Problem& p, const Block& block, bool aligned, int64_t begin, int n, int stage) {
-    fetch_array(block.x + begin * p.x.time_stride, p.x.time_stride, aligned, n, stage, Element::raw(-0.0));
+  static __device__ void fetch(const Problem& p, const Block& block, bool whole, int64_t begin, int n, int stage) {
+    fetch_array(block.x + begin * p.x.time_stride, p.x.time_stride, block.lane, whole, n, stage, Element::raw(-0.0));
     if constexpr (kGated)
-      fetch_array(block.gates + begin * p.gates.time_stride, p.gates.time_stride, aligned, n, stage + kVectors,
-                  Element::raw(1.0));
+      fetch_array(block.gates + begin * p.gates.time_stride, p.gates.time_stride, block.lane, whole, n,
+                  stage + kVectors, Element::raw(1.0));
   }
 };
 
@@ -137,15 +167,18 @@ struct ColumnPiece {
   }
 
   // gamma_steps: gamma^kSteps.
+  template <bool kGuards = false>
   __device__ Step<S> reduce(S gamma, S gamma_steps) const {
     Step<S> step = {kGated ? one(S()) : gamma_steps, nothing(S())};
+    bool any_large = false;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const S value = this->value(i), by = factor(i, gamma);
       step.b = drop(i) ? value : advance(by, step.b, value);
       if constexpr (kGated) step.a = drop(i) ? zero(S()) : i == 0 ? by : product(by, step.a);
+      if constexpr (kGuards) any_large = !drop(i) && (any_large || is_large(step.a));
     }
-    return step;
+    return guarded<kGuards>(step, any_large);
   }
 
   // Writes the results from the state before the piece; returns the one after it.
@@ -170,6 +203,13 @@ struct ColumnPiece {
 
   // What the piece does to any state.
   __device__ ExtendedStep extended(const Problem& p, int64_t begin, S gamma) const {
+    if (!drops && !(begin == 0 && !p.initial.data)) {
+      ExtendedStep step;
+      OrdinaryRun plain;
+#pragma unroll 4
+      for (int i = 0; i < kSteps; ++i) plain.add(factor(i, gamma), value(i));
+      if (plain.is_step(&step)) return step;
+    }
     ExtendedRun<double> run;
 #pragma unroll 1
     for (int i = 0; i < kSteps; ++i) {
@@ -184,9 +224,23 @@ template <class S>
 struct ColumnSteps {
   Step<S> step[ColumnTuning::kWarps][32];
   bool dropped[ColumnTuning::kWarps][32];
-  S state[32];                     // passed from warp to warp when steps are processed in order
+  S state[32];                     // passed from run to run when steps are processed in order
 
+  // What the first n of them do, n at least 1.
+  template <bool kGuards>
+  __device__ Step<S> join(int n, int lane, bool* any_dropped) const {
+    Step<S> all = step[0][lane];
+    *any_dropped = dropped[0][lane];
+#pragma unroll
+    for (int w = 1; w < ColumnTuning::kWarps; ++w) {
+      if (w >= n) break;
+      all = dropped[w][lane] ? step[w][lane] : guarded<kGuards>(combine(all, step[w][lane]));
+      *any_dropped = *any_dropped || dropped[w][lane];
+    }
+    return all;
+  }
   // The state before `warp` from the one before the tile, and, in *state, the one after it.
+  template <bool kGuards = false>
   __device__ S before(int warp, int lane, S* state, bool* finite, bool* any_dropped) const {
     S warp_state = *state;
     *finite = true;
@@ -195,7 +249,7 @@ struct ColumnSteps {
     for (int w = 0; w < ColumnTuning::kWarps; ++w) {
       if (w == warp) warp_state = *state;
       *state = dropped[w][lane] ? step[w][lane].b : advance(step[w][lane].a, *state, step[w][lane].b);
-      *finite = *finite && is_finite(*state);
+      *finite = *finite && (kGuards ? !is_large(*state) : is_finite(*state));
       *any_dropped = *any_dropped || dropped[w][lane];
     }
     return warp_state;
@@ -212,15 +266,24 @@ struct ColumnSteps {
     return right;
   }
 };
-// Of a tile of which some columns' states may be wrong that are not finite.
+// Of a tile of which some columns' states may be wrong that are not finite: of each warp, and of the tile.
 struct ExtendedColumns {
-  ExtendedStep step[ColumnTuning::kWarps][32];
+  ExtendedStep step[ColumnTuning::kWarps + 1][32];
+
+  // What the first n of them do to any state.
+  __device__ ExtendedStep join(int n, int lane) const {
+    ExtendedStep all = ExtendedStep::none<double>();
+#pragma unroll 1
+    for (int w = 0; w < n; ++w) all = combine<double>(all, step[w][lane]);
+    return all;
+  }
 };
 
-// 32 columns: those of the innermost axis, counted row by row, so that none wraps into the next row.
+// The columns of a block: those of the innermost axis, counted row by row, so that none wraps into the next row.
 template <class Element, bool kGated, int kSteps>
 struct ColumnBlock {
   using S = typename Element::State;
+  ColumnLane lane;
   bool inside, full;               // this lane has a column; all lanes have
   LineIndex index;
   const char *x, *gates, *reset;
@@ -228,16 +291,17 @@ struct ColumnBlock {
   S gamma, gamma_steps, begin;
   bool keep;
 
-  static __device__ int64_t line_of(const Problem& p, int64_t block, int lane, bool* inside, bool* full) {
-    const int64_t columns = p.shape[p.n_dims - 1], blocks = (columns + 31) / 32;
-    const int64_t row = block / blocks, column = (block - row * blocks) * 32 + lane;
+  static __device__ int64_t line_of(const Problem& p, int64_t block, const ColumnLane& lane, bool* inside, bool* full) {
+    const int64_t columns = p.shape[p.n_dims - 1], blocks = (columns + lane.width - 1) / lane.width;
+    const int64_t row = block / blocks, first = (block - row * blocks) * lane.width, column = first + lane.column;
     *inside = column < columns;
-    *full = column - lane + 32 <= columns;
+    *full = first + lane.width <= columns;
     return *inside ? row * columns + column : 0;
   }
 
-  __device__ ColumnBlock(const Problem& p, int64_t block, int lane, int times)
-      : index(p, line_of(p, block, lane, &inside, &full)) {
+  // times: how many runs of kSteps steps are multiplied together at most.
+  __device__ ColumnBlock(const Problem& p, int64_t block, const ColumnLane& lane_, int times)
+      : lane(lane_), index(p, line_of(p, block, lane_, &inside, &full)) {
     x = index.in(p.x);
     out = index.in(p.out);
     gates = p.gates.data ? index.in(p.gates) : nullptr;
@@ -253,70 +317,78 @@ struct ColumnBlock {
   }
 };
 
-// What the pieces before a thread's own do to any state of its column, and what the tile does.
+// What the runs before a thread's own do to any state of its column, and what the tile does.
 struct ExtendedColumn {
   ExtendedStep before, all;
 };
 template <class Piece>
-__device__ __noinline__ ExtendedColumn reduce_again(const Piece& piece, ExtendedColumns& extended, const Problem& p,
-                                                    int64_t begin, double gamma) {
+__device__ __noinline__ ExtendedColumn reduce_again(const Piece& piece, const ColumnLane& own, ExtendedColumns& extended,
+                                                    const Problem& p, int64_t begin, double gamma) {
+  constexpr int kWarps = ColumnTuning::kWarps;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  extended.step[warp][lane] = piece.extended(p, begin, gamma);
-  __syncthreads();
-  ExtendedColumn steps = {ExtendedStep::none<double>(), ExtendedStep::none<double>()};
+  ExtendedStep step = piece.extended(p, begin, gamma), before = ExtendedStep::none<double>();
 #pragma unroll 1
-  for (int w = 0; w < ColumnTuning::kWarps; ++w) {
-    if (w == warp) steps.before = steps.all;
-    steps.all = combine<double>(steps.all, extended.step[w][lane]);
+  for (int by = own.width; by < 32; by *= 2) {
+    const ExtendedStep other = shuffle_up(step, by, 32);
+    if (lane >= by) step = combine<double>(other, step);
   }
+  if (own.width < 32) before = shuffle_up(step, own.width, 32);
+  if (own.is_last_run()) extended.step[warp][own.column] = step;
+  __syncthreads();
+  if (warp == 0 && own.run == 0) {
+    ExtendedStep all = ExtendedStep::none<double>();
+#pragma unroll 1
+    for (int w = 0; w < kWarps; ++w) {
+      const ExtendedStep next = extended.step[w][own.column];
+      extended.step[w][own.column] = all;
+      all = combine<double>(all, next);
+    }
+    extended.step[kWarps][own.column] = all;
+  }
+  __syncthreads();
+  ExtendedColumn steps = {extended.step[warp][own.column], extended.step[kWarps][own.column]};
+  if (own.run) steps.before = combine<double>(steps.before, before);
+  __syncthreads();
   return steps;
 }
 
-// A tile of which some columns' states may be wrong that are not finite, by steps over all states where they are; returns
-// the state after it. Columns that are not in doubt keep the state that they have, and its bits. chain: where tiles wait
-// for each other; the state before one in doubt is then what the tile before really left. One call with copies, so that
-// the usual way keeps its registers.
-template <class Piece, class Block, class S>
-__device__ __noinline__ S finish_columns_again(const Piece& piece, const Block& block, ColumnSteps<S>& shared,
-                                               ExtendedColumns& extended, const Problem& p, int64_t begin,
-                                               S warp_state, S state, bool in_doubt, const Chain<S>* chain,
-                                               int64_t tile, bool is_last) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const bool publishes = chain && in_doubt && warp == 0 && !is_last;
-  ExtendedColumn steps;
-  // Before the state is known, since others wait for what comes of it.
-  if constexpr (std::is_same_v<S, double>) steps = reduce_again(piece, extended, p, begin, block.gamma);
-  if (chain && in_doubt && tile) state = chain->state_after(tile - 1);
-  S after = state, own = warp_state;
-  if (in_doubt) {
-    bool finite, any_dropped;
-    own = shared.before(warp, lane, &after, &finite, &any_dropped);
-    in_doubt = !finite && (any_dropped || !shared.are_right(lane, state));
-  }
+// A tile of which some columns' states may be wrong that are not finite, by steps over all states where they are
+// (complex ones in order); returns the state after it. Columns that are not in doubt keep the state that they have, and
+// its bits. known: called by all threads with what the tile does, and returns the state before it; it may synchronise
+// the block.
+template <class Piece, class Block, class S, class Known>
+__device__ __forceinline__ S finish_columns_again(const Piece& piece, const Block& block, ColumnSteps<S>& shared,
+                                                  ExtendedColumns& extended, const Problem& p, int64_t begin, S own,
+                                                  bool in_doubt, Known known) {
   const auto finish = [&](S before) {
     return piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, before);
   };
   if constexpr (std::is_same_v<S, double>) {
-    if (in_doubt) {
-      own = steps.before.template of<double>(state);
-      after = steps.all.template of<double>(state);
-    }
-    if (publishes) chain->publish_state(tile, after);
-    finish(own);
+    const ExtendedColumn steps = reduce_again(piece, block.lane, extended, p, begin, block.gamma);
+    const S state = known(steps.all);
+    finish(in_doubt ? steps.before.template of<double>(state) : own);
+    return steps.all.template of<double>(state);
   } else {
-    // The warps take their pieces in turn.
-    S before = state;
+    const int runs = 32 / block.lane.width, own_run = threadIdx.x / 32 * runs + block.lane.run;
+    S state = known(ExtendedStep());
 #pragma unroll 1
-    for (int w = 0; w < ColumnTuning::kWarps; ++w) {
-      if (w == warp) shared.state[lane] = finish(in_doubt ? before : own);
+    for (int run = 0; run < ColumnTuning::kWarps * runs; ++run) {
       __syncthreads();
-      before = shared.state[lane];
+      if (run == own_run) shared.state[block.lane.column] = finish(in_doubt ? state : own);
       __syncthreads();
+      state = shared.state[block.lane.column];
     }
-    if (in_doubt) after = before;
-    if (publishes) chain->publish_state(tile, after);
+    return state;
   }
-  return after;
+}
+
+// The same where the state before the tile is known: one call with copies, so that the usual way keeps its registers.
+template <class Piece, class Block, class S>
+__device__ __noinline__ S finish_known_columns_again(const Piece& piece, const Block& block, ColumnSteps<S>& shared,
+                                                     ExtendedColumns& extended, const Problem& p, int64_t begin, S own,
+                                                     S state, bool in_doubt) {
+  return finish_columns_again(piece, block, shared, extended, p, begin, own, in_doubt,
+                              [&](const ExtendedStep&) { return state; });
 }
 
 // aligned: every 32 columns begin on a vector's boundary, at each step.
@@ -331,7 +403,7 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int turn = 0;
   for (int64_t block_index = blockIdx.x; block_index < blocks; block_index += gridDim.x) {
-    const ColumnBlock<Element, kGated, kSteps> block(p, block_index, lane, kWarps);
+    const ColumnBlock<Element, kGated, kSteps> block(p, block_index, ColumnLane(), kWarps);
     S state = block.begin;
     const auto walk = [&](auto&& prepare, auto&& load) {
       for (int64_t begin = 0; begin < p.length; begin += kTile, turn ^= 1) {
@@ -353,9 +425,8 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
           if (__any_sync(0xffffffffu, again)) {
             const Piece copy = piece;
             const auto same_block = block;
-            const Chain<S>* const no_chain = nullptr;
-            const S after = finish_columns_again(copy, same_block, shared[turn], extended, p, piece_begin, warp_state,
-                                                 state_before, again, no_chain, 0, true);
+            const S after = finish_known_columns_again(copy, same_block, shared[turn], extended, p, piece_begin,
+                                                       warp_state, state_before, again);
             if (again) state = after;
           } else {
             piece.template finish<kWhole>(p, block.out, block.index, block.inside, piece_begin, block.gamma, warp_state);
@@ -376,7 +447,8 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
         const int64_t piece_begin = begin + warp * kSteps;
         if (piece_begin < p.length + kTile) {
           const int n = Piece::steps_left(p, block.inside, piece_begin);
-          Stage::template fetch<Element>(p, block, whole_rows, piece_begin, n, base + stage * Stage::kAllVectors);
+          Stage::template fetch<Element>(p, block, whole_rows && n >= kSteps, piece_begin, n,
+                                         base + stage * Stage::kAllVectors);
         }
         commit_copies();
       };
@@ -402,85 +474,6 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
                                                          piece_begin);
            });
     }
-  }
-}
-
-template <class Element, bool kGated, bool kResets>
-__global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kSplitBlocks)
-    scan_split_columns(const __grid_constant__ Problem p, Workspace w, int64_t blocks, int64_t tiles, bool aligned) {
-  using S = typename Element::State;
-  constexpr int kWarps = ColumnTuning::kWarps, kSteps = ColumnTuning::kSplitSteps, kTile = kWarps * kSteps;
-  __shared__ ColumnSteps<S> shared;
-  __shared__ ExtendedColumns extended;
-  __shared__ S shared_state[32];
-  __shared__ bool found_right[32];   // those that are not finite
-  __shared__ uint32_t ticket;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1u;
-  __syncthreads();
-  const uint32_t n_blocks = static_cast<uint32_t>(blocks);
-  const int64_t block_index = ticket % n_blocks, tile = ticket / n_blocks;
-  const ColumnBlock<Element, kGated, kSteps> block(p, block_index, lane, kWarps);
-  using Piece = ColumnPiece<Element, kGated, kResets, kSteps>;
-  Piece piece;
-  const int64_t begin = tile * kTile + warp * kSteps;
-  const bool whole = block.full && tile + 1 < tiles;
-  if constexpr (Piece::kStaged) {
-    using Stage = ColumnStage<typename Element::Raw, kGated, kSteps>;
-    const int stage = warp * Stage::kAllVectors, n = Piece::steps_left(p, block.inside, begin);
-    Stage::template fetch<Element>(p, block, aligned && block.full, begin, n, stage);
-    commit_copies();
-    wait_for_copies<0>();
-    __syncwarp();
-    piece.take(p, stage, block.reset, block.inside, begin);
-  } else if (whole) {
-    piece.template load<true>(p, block.x, block.gates, block.reset, block.inside, begin);
-  } else {
-    piece.template load<false>(p, block.x, block.gates, block.reset, block.inside, begin);
-  }
-  shared.step[warp][lane] = piece.reduce(block.gamma, block.gamma_steps);
-  shared.dropped[warp][lane] = kResets && piece.drops;
-  piece.hide_elements();
-  __syncthreads();
-
-  const Chain<S> chain(w, blocks, block_index, tiles, 32, lane);
-  const bool is_last = tile + 1 == tiles;
-  Step<S> step;
-  bool dropped = false;
-  if (warp == 0) {
-    if (!is_last) {
-      step = shared.step[0][lane];
-      dropped = shared.dropped[0][lane];
-      for (int i = 1; i < kWarps; ++i) {
-        const bool drop = shared.dropped[i][lane];
-        step = drop ? shared.step[i][lane] : combine(step, shared.step[i][lane]);
-        dropped |= drop;
-      }
-      chain.publish_step(tile, step, dropped);
-    }
-    shared_state[lane] = chain.state_before_alone(tile, block.begin, &found_right[lane]);
-  }
-  __syncthreads();
-  S state = shared_state[lane];
-  bool finite, any_dropped;
-  const S warp_state = shared.before(warp, lane, &state, &finite, &any_dropped);
-  const S before = shared_state[lane];
-  // The fold may have made a NaN of an infinity.
-  const bool again = !finite && (kGated || !block.keep) &&
-                     (any_dropped || !found_right[lane] || !shared.are_right(lane, before));
-  if (warp == 0 && !is_last && !again) {
-    // By the tile's step, as a look back over this tile has it: the same bits either way. It may lose an infinity.
-    const S after = dropped ? step.b : advance(step.a, before, step.b);
-    chain.publish_state(tile, is_finite(after) ? after : state);
-  }
-  if (__any_sync(0xffffffffu, again)) {
-    const Piece copy = piece;
-    const auto same_block = block;
-    const Chain<S> same_chain = chain;
-    finish_columns_again(copy, same_block, shared, extended, p, begin, warp_state, before, again, &same_chain, tile, is_last);
-  } else {
-    if (whole) piece.template finish<true>(p, block.out, block.index, block.inside, begin, block.gamma, warp_state);
-    else piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, warp_state);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "scan/columns.cuh"
 #include "scan/lines.cuh"
 #include "scan/persistent_lines.cuh"
+#include "scan/split_columns.cuh"
 
 namespace upsweep {
 
@@ -133,7 +134,7 @@ template <class Element, bool kGated, bool kResets>
 cudaError_t launch_columns(const Plan& plan, const Workspace& w, cudaStream_t stream) {
   constexpr int kThreads = ColumnTuning::kWarps * 32;
   constexpr int kWalking = column_stages<Element, kGated, ColumnTuning::kSteps>(0);
-  constexpr int kSplit = column_stages<Element, kGated, ColumnTuning::kSplitSteps>(1);
+  constexpr int kSplit = column_stages<Element, kGated, kSplitSteps<Element, kGated>>(1);
   const cudaError_t error = plan.regime == kColumns ? allow_shared(scan_columns<Element, kGated, kResets>, kWalking)
                                                     : allow_shared(scan_split_columns<Element, kGated, kResets>, kSplit);
   if (error != cudaSuccess) return error;
@@ -144,7 +145,7 @@ cudaError_t launch_columns(const Plan& plan, const Workspace& w, cudaStream_t st
   else
     scan_split_columns<Element, kGated, kResets>
         <<<plan.blocks * plan.tiles, kThreads, kSplit, stream>>>(
-            plan.problem, w, plan.blocks, plan.tiles, plan.aligned);
+            plan.problem, w, plan.blocks, plan.tiles, plan.width, plan.aligned);
   return cudaGetLastError();
 }
 

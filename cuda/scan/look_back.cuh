@@ -11,6 +11,8 @@
 // ones before the launch.
 #pragma once
 
+#include <type_traits>
+
 #include "common/extended_step.cuh"
 #include "scan/problem.hpp"
 
@@ -109,89 +111,6 @@ __device__ inline void wait_for(const Word* from, int n, int64_t apart, Word (&w
   } while (!complete);
 }
 
-// The tile states of one line's tiles. In a block of columns each lane has a line, and their tile states lie contiguous:
-// `lanes` is then 32.
-template <class S>
-struct Chain {
-  using M = TileState<S>;
-  Word *steps, *states;
-  int lanes;
-
-  __device__ Chain(const Workspace& w, int64_t chains, int64_t chain, int64_t tiles, int lanes_, int lane)
-      : lanes(lanes_) {
-    steps = w.tile_words + (chain * tiles * lanes + lane) * M::kStepWords;
-    states = w.tile_words + chains * tiles * lanes * M::kStepWords + (chain * tiles * lanes + lane) * M::kStateWords;
-  }
-
-  __device__ void publish_step(int64_t tile, Step<S> step, bool dropped) const {
-    Word w[M::kStepWords];
-    M::pack(step, dropped, w);
-#pragma unroll
-    for (int k = 0; k < M::kStepWords; ++k) store_relaxed(steps + tile * lanes * M::kStepWords + k, w[k]);
-  }
-  __device__ void publish_state(int64_t tile, S state) const {
-    Word w[M::kStateWords];
-    M::pack(state, w);
-#pragma unroll
-    for (int k = 0; k < M::kStateWords; ++k) store_relaxed(states + tile * lanes * M::kStateWords + k, w[k]);
-  }
-  __device__ S state_after(int64_t tile) const {
-    Word w[1][M::kStateWords];
-    wait_for<1, M::kStateWords>(states + tile * lanes * M::kStateWords, 1, 0, w);
-    return M::unpack(w[0]);
-  }
-
-  // The state before `tile`, by a lane on its own, from the nearest state that is there and the steps since. These are processed in order,
-  // as they were for that state, so the bits do not depend on which one it is. right: a state that is not finite is
-  // right all the same.
-  __device__ S state_before_alone(int64_t tile, S initial, bool* right) const {
-    constexpr int kWindow = 4;
-    S state_before = initial;
-    bool ready = tile == 0;
-    *right = true;
-    while (!ready) {
-      bool finite = true;
-      Word state[kWindow][M::kStateWords], step[kWindow][M::kStepWords];
-#pragma unroll
-      for (int i = 0; i < kWindow; ++i) {
-        const int64_t other = tile - 1 - i;
-#pragma unroll
-        for (int k = 0; k < M::kStateWords; ++k)
-          state[i][k] = other >= 0 ? load_relaxed(states + other * lanes * M::kStateWords + k) : kInvalid;
-#pragma unroll
-        for (int k = 0; k < M::kStepWords; ++k)
-          step[i][k] = other >= 0 ? load_relaxed(steps + other * lanes * M::kStepWords + k) : kInvalid;
-      }
-#pragma unroll
-      for (int i = kWindow - 1; i >= 0; --i) {
-        // From the state after tile - 2 - i, or the line's initial one, over the step of tile - 1 - i.
-        const bool before_first = tile - 1 - i == 0;
-        if (before_first) {
-          state_before = initial;
-          ready = true;
-        }
-        bool is_step = true, is_state = true, drop;
-#pragma unroll
-        for (int k = 0; k < M::kStepWords; ++k) is_step = is_step && step[i][k] != kInvalid;
-#pragma unroll
-        for (int k = 0; k < M::kStateWords; ++k) is_state = is_state && state[i][k] != kInvalid;
-        const Step<S> next = M::unpack(step[i], &drop);
-        ready = ready && is_step;
-        const S after = drop ? next.b : advance(next.a, state_before, next.b);
-        if (!is_finite(after)) finite = finite && !drop && is_right(next.a, state_before, after);
-        state_before = after;
-        if (is_state) {
-          state_before = M::unpack(state[i]);
-          ready = finite = true;
-        }
-      }
-      if (!ready) __nanosleep(100);
-      *right = finite;
-    }
-    return state_before;
-  }
-};
-
 constexpr int64_t kGroup = 32, kFamily = kGroup * kGroup;   // tiles
 
 inline __host__ __device__ int64_t groups_of(int64_t tiles) { return (tiles + kGroup - 1) / kGroup; }
@@ -234,28 +153,51 @@ __device__ inline void publish_extended(Word* to, const ExtendedStep& step) {
   for (int k = 0; k < ExtendedStep::kWords; ++k) store_relaxed(to + k, w[k]);
 }
 
-// For the tiles of a line, by a whole warp of each.
+// The tile states of one line's tiles, by a whole warp of each tile.
 //
 // A tile whose states are not finite, and may be wrong, publishes what it does to any state and not the state after it;
 // the last one of a group then passes on what its group does to any state. So of each tile, and of each group's last
 // one, there is one or the other, and which one depends on the data alone. They say again what the state before a tile is.
 template <class S>
-struct LineChain : Chain<S> {
+struct LineChain {
   using M = TileState<S>;
-  Word *groups, *extended, *extended_groups;
+  Word *steps, *states, *groups, *extended, *extended_groups;
 
-  __device__ LineChain(const Workspace& w, int64_t chains, int64_t chain, int64_t tiles)
-      : Chain<S>(w, chains, chain, tiles, 1, 0) {
+  __device__ LineChain(const Workspace& w, int64_t chains, int64_t chain, int64_t tiles) {
     constexpr int kWords = ExtendedStep::kWords;
     const int64_t n_groups = groups_of(tiles);
-    Word* const all_groups = w.tile_words + chains * tiles * (M::kStepWords + M::kStateWords);
+    Word* const all_states = w.tile_words + chains * tiles * M::kStepWords;
+    Word* const all_groups = all_states + chains * tiles * M::kStateWords;
     Word* const all_extended = all_groups + chains * n_groups * M::kStepWords;
+    steps = w.tile_words + chain * tiles * M::kStepWords;
+    states = all_states + chain * tiles * M::kStateWords;
     groups = all_groups + chain * n_groups * M::kStepWords;
     extended = all_extended + chain * tiles * kWords;
     extended_groups = all_extended + (chains * tiles + chain * n_groups) * kWords;
   }
-  // The state after the last tile of a family is what the next one begins from.
-  static __device__ bool hands_on_state(int64_t tile) { return tile % kFamily == kFamily - 1; }
+
+  __device__ void publish_step(int64_t tile, Step<S> step, bool dropped) const {
+    Word w[M::kStepWords];
+    M::pack(step, dropped, w);
+#pragma unroll
+    for (int k = 0; k < M::kStepWords; ++k) store_relaxed(steps + tile * M::kStepWords + k, w[k]);
+  }
+  __device__ void publish_state(int64_t tile, S state) const {
+    Word w[M::kStateWords];
+    M::pack(state, w);
+#pragma unroll
+    for (int k = 0; k < M::kStateWords; ++k) store_relaxed(states + tile * M::kStateWords + k, w[k]);
+  }
+  __device__ S state_after(int64_t tile) const {
+    Word w[1][M::kStateWords];
+    wait_for<1, M::kStateWords>(states + tile * M::kStateWords, 1, 0, w);
+    return M::unpack(w[0]);
+  }
+  // The state after the last tile of a family is what the next one begins from. Complex states that may be wrong are
+  // computed from the one after the tile before.
+  static __device__ bool hands_on_state(int64_t tile) {
+    return !std::is_same_v<S, double> || tile % kFamily == kFamily - 1;
+  }
 
   // What the steps of n tiles, or of the groups that they are the last of, do to any state; by a warp. states, apart: where
   // the states after these tiles may be found instead.
@@ -290,18 +232,18 @@ struct LineChain : Chain<S> {
   template <class Local>
   __device__ S state_before_again(int64_t tile, const ExtendedStep& own, bool knows_state, int lane) const {
     if constexpr (!std::is_same_v<S, double>) {
-      return tile ? this->state_after(tile - 1) : nothing(S());
+      return tile ? state_after(tile - 1) : nothing(S());
     } else {
       constexpr int kWords = ExtendedStep::kWords;
       const int64_t group = tile / kGroup, first_group = group / kGroup * kGroup;
       if (lane == 0 && !knows_state) publish_extended(extended + tile * kWords, own);
       const ExtendedStep since =
-          fold_again<Local>(this->states + group * kGroup, 1, extended + group * kGroup * kWords, tile % kGroup, lane);
+          fold_again<Local>(states + group * kGroup, 1, extended + group * kGroup * kWords, tile % kGroup, lane);
       if (tile % kGroup == kGroup - 1 && lane == 0 && !knows_state)
         publish_extended(extended_groups + group * kWords, combine<Local>(since, own));
-      const ExtendedStep before = fold_again<Local>(this->states + first_group * kGroup + kGroup - 1, kGroup,
+      const ExtendedStep before = fold_again<Local>(states + first_group * kGroup + kGroup - 1, kGroup,
                                                     extended_groups + first_group * kWords, group % kGroup, lane);
-      const double state = first_group ? this->state_after(first_group * kGroup - 1) : nothing(S());
+      const double state = first_group ? state_after(first_group * kGroup - 1) : nothing(S());
       return since.of<Local>(before.of<Local>(state));
     }
   }
@@ -310,7 +252,7 @@ struct LineChain : Chain<S> {
   __device__ S state_before(int64_t tile, Step<S> own, bool own_drops, int lane) const {
     const int64_t group = tile / kGroup, first_group = group / kGroup * kGroup;
     bool drops, groups_drop;
-    const Step<S> since = fold<S>(this->steps + group * kGroup * M::kStepWords, tile % kGroup, lane, &drops);
+    const Step<S> since = fold<S>(steps + group * kGroup * M::kStepWords, tile % kGroup, lane, &drops);
     if (tile % kGroup == kGroup - 1 && lane == 0) {
       Word w[M::kStepWords];
       M::pack(own_drops ? own : combine(since, own), drops || own_drops, w);
@@ -320,7 +262,7 @@ struct LineChain : Chain<S> {
     if (drops) return since.b;
     const Step<S> before = fold<S>(groups + first_group * M::kStepWords, group % kGroup, lane, &groups_drop);
     if (groups_drop || first_group == 0) return advance(since.a, before.b, since.b);
-    return advance(since.a, advance(before.a, this->state_after(first_group * kGroup - 1), before.b), since.b);
+    return advance(since.a, advance(before.a, state_after(first_group * kGroup - 1), before.b), since.b);
   }
 };
 

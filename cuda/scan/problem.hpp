@@ -18,6 +18,11 @@ constexpr int cluster_elements(int64_t item, bool gated) {
 }
 // The same of tiles of the persistent scan: with gates half as many, so that all stages fit.
 constexpr int persistent_elements(int64_t item, bool gated) { return lane_elements(item) / (gated ? 2 : 1); }
+// Steps of a thread where columns are split.
+constexpr int split_column_steps(int64_t item, bool gated) {
+  const int64_t steps = ColumnTuning::kSplitBytes / (item * (gated ? 2 : 1));
+  return static_cast<int>(steps < ColumnTuning::kMostSplitSteps ? steps : ColumnTuning::kMostSplitSteps);
+}
 constexpr int kDims = 6;   // axes besides the scan's that one launch takes; api/scan.cu loops over what is left
 
 // A strided array. data is the first element in scan order, so that a reversed scan has negative strides.

@@ -23,6 +23,14 @@ ExtendedStep step_of(const Local* gates, const Local* x, const char* resets, int
         const auto first = step_of(gates, x, resets, begin, middle, run);
         return combine<Local>(first, step_of(gates, x, resets, middle, end, run));
     }
+    if constexpr (sizeof(Local) == 8) {
+        // Runs that begin at an even step: by OrdinaryRun, if it has their step.
+        bool any_resets = begin % 2;
+        OrdinaryRun ordinary;
+        for (int i = begin; i < end; ++i) any_resets |= resets[i], ordinary.add(gates[i], x[i]);
+        ExtendedStep step;
+        if (!any_resets && ordinary.is_step(&step)) return step;
+    }
     ExtendedRun<Local> steps;
     for (int i = begin; i < end; ++i) {
         if (resets[i]) steps.begin_with(x[i]);

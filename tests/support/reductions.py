@@ -60,30 +60,35 @@ def _for_the_host(text):
     return re.sub(r"(\w+<[^;{}]*>)<<<(\w+), (\w+), 0, stream>>>\(r\);", r"launch_on_host(\1, \2, \3, r);", text)
 
 
-def compile_library(folder):
-    """Compile a library with the reduction functions of the C interface in `folder`."""
+def compile_unit(folder, unit, translate):
+    """Compile a translation unit that includes files of cuda/, translated to C++; return the library's path."""
     for source in SOURCES.rglob("*.*"):
         if source.suffix in (".cuh", ".hpp", ".h", ".cu", ".cpp"):
             target = folder / source.relative_to(SOURCES)
             target.parent.mkdir(exist_ok=True)
-            target.write_text(_for_the_host(source.read_text()))
+            target.write_text(translate(source.read_text()))
     for source in ("on_host.hpp", "cuda_on_host.hpp"):
         (folder / source).write_text((SUPPORT / source).read_text())
-    (folder / "unit.cpp").write_text(UNIT)
-    library = folder / "reduce.so"
+    (folder / "unit.cpp").write_text(unit)
+    library = folder / "unit.so"
     flags = ["-std=c++20", "-O1", "-shared", "-ffp-contract=off", f"-I{folder}", f"-I{folder / 'include'}"]
     compile_cpp(*flags, folder / "unit.cpp", "-o", library)
-    return HostLibrary(library)
+    return library
+
+
+def compile_library(folder):
+    """Compile a library with the reduction functions of the C interface in `folder`."""
+    return HostLibrary(compile_unit(folder, UNIT, _for_the_host))
 
 
 class HostLibrary:
-    """Stands in for `library.Library`, with the functions that reductions call."""
+    """Stands in for `library.Library`, with the functions of these names."""
 
-    def __init__(self, path):
+    def __init__(self, path, names=("plan_reduce", "reduce")):
         loaded = ctypes.CDLL(str(path))
         self.last_error = loaded.upsweep_cuda_last_error
         self.last_error.restype = ctypes.c_char_p
-        for name in ("plan_reduce", "reduce"):
+        for name in names:
             function = getattr(loaded, f"upsweep_cuda_{name}")
             function.restype, function.argtypes = abi.FUNCTIONS[f"upsweep_cuda_{name}"][:2]
             function.errcheck = self._check

@@ -1,0 +1,134 @@
+"""Split columns (cuda/scan/split_columns.cuh), compiled for the host: held to scans on the CPU in float64."""
+
+import column_scans
+import numpy as np
+import pytest
+import upsweep
+from helpers import BFLOAT16, random, same_bits
+from nonfinite_kinds import KINDS
+from upsweep._backends.cuda import library
+
+# Shapes and axes: several families of tiles, a block with one column, narrow blocks, rows of columns.
+SHAPES = {(4_001, 32): 0, (2_500, 33): 0, (9_001, 8): 0, (5_000, 13): 0, (2, 1_500, 9): 1, (777, 3, 40): 0}
+DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64", "complex64", "int64")] + [BFLOAT16]
+RTOL = {2: 2e-6, 4: 1e-12, 8: 1e-12}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return column_scans.compile_library(tmp_path_factory.mktemp("columns"))
+
+
+@pytest.fixture(autouse=True)
+def on_host(compiled, monkeypatch):
+    monkeypatch.setattr(library, "load", lambda: compiled)
+    monkeypatch.setattr(library, "check_device", lambda device: None)
+
+
+def widen(array):
+    if not isinstance(array, np.ndarray) or array.dtype.kind in "bi":
+        return array
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def check(x, gates=None, gamma=None, reset=None, initial=None, axis=0, **options):
+    result, final = column_scans.scan(x, gates, gamma, reset, initial, axis=axis, **options)
+    again = column_scans.scan(x, gates, gamma, reset, initial, axis=axis, **options)
+    assert same_bits(result, again[0]) and same_bits(final, again[1])
+
+    def expected(of):
+        operands = [of(widen(a)) for a in (x, gates, gamma, initial)]
+        where = options | {"axis": axis, "reset": reset, "initial": operands[3], "return_final": True}
+        if gates is not None:
+            return upsweep.linear_recurrence(operands[1], operands[0], **where)
+        if gamma is None:
+            return upsweep.cumulative_sum(operands[0], **where)
+        by = np.expand_dims(operands[2], axis) if isinstance(gamma, np.ndarray) else operands[2]
+        return upsweep.discounted_cumsum(operands[0], by, **where)
+
+    sizes = expected(lambda a: a if a is None else abs(a))
+    for y, exact, size in zip((result, final), expected(lambda a: a), sizes):
+        compare(y, exact, size, RTOL[x.dtype.itemsize] if x.dtype.kind != "c" else 1e-12)
+
+
+def compare(result, exact, size, rtol):
+    if result.dtype.kind == "i":
+        np.testing.assert_array_equal(result, exact)
+        return
+    if result.dtype.kind == "c":
+        for part in ("real", "imag"):
+            compare(getattr(result, part), getattr(exact, part), size, rtol)
+        return
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(result.dtype).astype(np.float64)
+    result, limits = result.astype(np.float64), result.dtype
+    eps, tiny = (2.0**-7, 1e-38) if limits == BFLOAT16 else (np.finfo(limits).eps, float(np.finfo(limits).tiny))
+    lost = ~np.isfinite(rounded)
+    np.testing.assert_array_equal(result[lost], rounded[lost])
+    within = np.isfinite(size) & ~lost
+    assert (np.abs(result - rounded) <= rtol * size + eps * np.abs(rounded) + tiny)[within].all()
+    assert np.isfinite(result[~lost]).all()
+
+
+def operands(shape, dtype, axis, seed=0):
+    """Return x, gates, gammas of the columns, resets and initial states."""
+    batch = shape[:axis] + shape[axis + 1 :]
+    if dtype.kind == "i":
+        integers = np.random.default_rng(seed).integers
+        return integers(-99, 99, shape), None, None, integers(0, 99, shape) == 0, integers(-99, 99, batch)
+    x, gates = random(shape, dtype, seed), random(shape, dtype, seed + 1, -0.7, 1.0)
+    if dtype.kind == "c":
+        gates = (gates * 0.7).astype(dtype)
+    state = np.complex128 if dtype.kind == "c" else np.float64
+    reset = np.random.default_rng(seed).random(shape) < 0.003
+    return x, gates, random(batch, state, seed + 2, 0.9, 1.0), reset, random(batch, state, seed + 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_option(shape, dtype):
+    axis = SHAPES[shape]
+    x, gates, gamma, reset, initial = operands(shape, dtype, axis)
+    if dtype.kind == "c":
+        gamma = gamma.real
+    check(x, axis=axis)
+    check(x, reset=reset, initial=initial, exclusive=True, axis=axis)
+    if dtype.kind != "i":
+        check(x, gates, axis=axis)
+        check(x, gates, None, reset, initial, axis=axis, reverse=True)
+        check(x, gamma=gamma, initial=initial, axis=axis, exclusive=True, reverse=True)
+        check(x, gamma=0.99, reset=reset, axis=axis)
+
+
+def test_other_layouts():
+    x, gates, *_ = operands((6_000, 40), np.dtype(np.float32), 0)
+    wide = np.zeros((6_000, 41), np.float32)
+    for view in (wide[:, 1:], wide[:, :40]):
+        view[...] = x
+        check(view, gates)
+        check(view, gates.astype(np.float16))
+    every_second = np.zeros((6_000, 80), np.float32)[:, ::2]
+    every_second[...] = x
+    check(every_second, gates)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(3_000, 33), (9_001, 8)], ids=str)
+def test_states_that_are_not_finite(shape, dtype, kind):
+    x, gates = random(shape, dtype), random(shape, dtype, 1, 0.2, 1.0)
+    reset = np.random.default_rng(0).random(shape) < 0.001
+    for reverse in (False, True):
+        x_view, gates_view = ((np.flip(a.T, -1) if reverse else a.T) for a in (x, gates))
+        kind(x_view, gates_view)
+        check(x, gates, reverse=reverse)
+        check(x, gamma=0.9, reverse=reverse)
+    check(x, gates, reset=reset, reverse=True, initial=np.full(shape[1], np.inf))
+
+
+def test_complex_states_that_are_not_finite():
+    x, gates, _, reset, _ = operands((3_000, 20), np.dtype(np.complex64), 0)
+    x[1_000, ::2], x[1_700, 1] = complex(np.nan, np.nan), complex(np.nan, np.nan)
+    check(x, gates)
+    check(x, gates, reset=reset)
+    check(x, gamma=0.5)

@@ -1,0 +1,130 @@
+"""The kernel of split columns (cuda/scan/split_columns.cuh), compiled by the C++ compiler for the host.
+
+Threads are fibers; two blocks run at the same time and wait for each other. Only nvcc and launches are not tested.
+"""
+
+import re
+
+import numpy as np
+from host_device import describe
+from reductions import HostLibrary, compile_unit
+from upsweep._backends.cuda import scan_launch
+
+# Smaller tiles, groups and families, so that a few thousand steps have several families.
+SMALLER = {
+    "kSplitBytes = 128": "kSplitBytes = 32",
+    "kGroup = 16": "kGroup = 8",
+    "kNarrowTiles = 264": "kNarrowTiles = 4",
+}
+# The inline assembly that this kernel executes.
+REPLACED = {
+    r'asm volatile\("st\.relaxed.*?\);': "__atomic_store_n(to, w, __ATOMIC_RELAXED);",
+    r'asm volatile\("ld\.relaxed.*?\);': "w = __atomic_load_n(from, __ATOMIC_RELAXED);",
+    r'asm volatile\("cp\.async\.cg.*?\);': "std::memcpy(__builtin_assume_aligned(to, 16), from, 16);",
+    r'asm volatile\("cp\.async\.ca.*?\);': "std::memcpy(to, from, kBytes);",
+    r"asm volatile\(.*?\);": ";",
+    r"#include <cuda_\w+\.h>": "",
+    r"extern __shared__ uint4 staging\[\];": "static thread_local uint4 staging[1 << 13];",
+}
+UNIT = """
+#include "cuda_on_host.hpp"
+#define __host__
+static double __longlong_as_double(long long bits) { return bits_as_double(bits); }
+static long long __double_as_longlong(double x) { return (long long)double_as_bits(x); }
+static int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+static uintptr_t __cvta_generic_to_shared(const void* at) { return uintptr_t(at); }
+static void __nanosleep(unsigned) { back_off(); }
+static unsigned atomicAdd(unsigned* counter, unsigned by) {
+    return __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
+}
+template <class T> T max(T a, T b) { return a < b ? b : a; }
+#include "plan/scan.cpp"
+#include "scan/split_columns.cuh"
+
+namespace upsweep {
+struct Call {
+    Problem p;
+    Workspace w;
+    int64_t blocks, tiles;
+    int width;
+    bool aligned;
+};
+template <class Element, bool kGated, bool kResets>
+void run_block(Call c) {
+    scan_split_columns<Element, kGated, kResets>(c.p, c.w, c.blocks, c.tiles, c.width, c.aligned);
+}
+template <class Element, bool kGated, bool kResets>
+void launch(const Plan& plan, const Call& call) {
+    const unsigned n_blocks = unsigned(plan.blocks * plan.tiles), n_threads = ColumnTuning::kWarps * 32;
+    fibers::Launch<Call>::run(run_block<Element, kGated, kResets>, call, n_blocks, n_threads, 2);
+}
+template <class Element, bool kGated>
+void launch_any(const Plan& plan, const Call& call) {
+    if constexpr (!kStagesColumns<Element>) launch<Element, kGated, true>(plan, call);
+    else if (plan.problem.reset.data) launch<Element, kGated, true>(plan, call);
+    else launch<Element, kGated, false>(plan, call);
+}
+template <class Element>
+void launch_of(const Plan& plan, const Call& call) {
+    if (plan.gated) launch_any<Element, true>(plan, call);
+    else launch_any<Element, false>(plan, call);
+}
+}  // namespace upsweep
+
+using namespace upsweep;
+extern "C" const char* upsweep_cuda_last_error() { return "no plan of split columns"; }
+extern "C" int upsweep_cuda_plan_scan(const upsweep_scan* scan, int, upsweep_plan* result) {
+    Plan plan;
+    if (make_plan(*scan, {132, true, 227 * 1024}, &plan) || plan.regime != kSplitColumns) return UPSWEEP_INVALID;
+    *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, 1, plan.workspace_bytes};
+    return 0;
+}
+extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
+    Plan plan;
+    make_plan(*scan, {132, true, 227 * 1024}, &plan);
+    std::memset(scan->workspace, 0xff, scan->workspace_bytes);
+    char* const words = static_cast<char*>(scan->workspace) + kCounterBytes;
+    const Workspace w = {static_cast<uint32_t*>(scan->workspace), reinterpret_cast<unsigned long long*>(words)};
+    const Call call = {plan.problem, w, plan.blocks, plan.tiles, plan.width, plan.aligned};
+    if (scan->accumulator == UPSWEEP_INTEGER) launch_any<Any<uint64_t>, false>(plan, call);
+    else if (scan->accumulator == UPSWEEP_COMPLEX) launch_of<Any<Complex>>(plan, call);
+    else if (!plan.typed) launch_of<Any<double>>(plan, call);
+    else if (plan.problem.x.dtype == UPSWEEP_FLOAT16) launch_of<Typed<__half>>(plan, call);
+    else if (plan.problem.x.dtype == UPSWEEP_BFLOAT16) launch_of<Typed<__nv_bfloat16>>(plan, call);
+    else if (plan.problem.x.dtype == UPSWEEP_FLOAT32) launch_of<Typed<float>>(plan, call);
+    else launch_of<Typed<double>>(plan, call);
+    return 0;
+}
+"""
+
+
+def _for_the_host(text):
+    for pattern, replacement in REPLACED.items():
+        text = re.sub(pattern, replacement, text)
+    for measured, smaller in SMALLER.items():
+        text = text.replace(measured, smaller)
+    return text
+
+
+def compile_library(folder):
+    """Compile a library with the functions of the C interface that a scan of split columns needs."""
+    return HostLibrary(compile_unit(folder, UNIT, _for_the_host), ("plan_scan", "scan"))
+
+
+def scan(x, gates=None, gamma=None, reset=None, initial=None, *, out=None, exclusive=False, reverse=False, axis=0):
+    """Return the result and the final state, which hold 77 before."""
+    out = np.full_like(x, 77) if out is None else out
+    final_dtype = x.dtype if x.dtype.kind in "biuc" else np.float64
+    final = np.full(x.shape[:axis] + x.shape[axis + 1 :], 77, final_dtype)
+    described = [
+        describe(a) if isinstance(a, np.ndarray) else a for a in (x, gates, gamma, initial, reset, out, final)
+    ]
+    memory = []
+
+    def allocate(n_bytes):
+        memory.append(np.full(-(-n_bytes // 8), np.nan))
+        return memory[-1].ctypes.data, None
+
+    request = scan_launch.problem(*described, axis=axis, reverse=reverse, exclusive=exclusive, device=0, stream=0)
+    scan_launch.run_scan(request, allocate)
+    return out, final
