@@ -309,7 +309,8 @@ __device__ __noinline__ ExtendedStep scan_of_extended(ExtendedStep step, int lan
 
 // What the first `warp` of n steps do one after the other, and what all do; by a warp, n is at most 32.
 template <class Local>
-__device__ inline ExtendedStep scan_of_warps(const ExtendedStep* steps, int n, int warp, int lane, ExtendedStep* all) {
+__device__ __noinline__ ExtendedStep scan_of_warps(const ExtendedStep* steps, int n, int warp, int lane,
+                                                   ExtendedStep* all) {
   const ExtendedStep step = lane < n ? steps[lane] : ExtendedStep::none<Local>();
   const ExtendedStep before = scan_of_extended<Local>(step, lane, 0, 32, n, all);
   *all = combine<Local>(shuffle(before, n - 1), steps[n - 1]);

@@ -70,7 +70,7 @@ struct Contiguous {
   using State = double;
   using Raw = T;
   using Local = decltype(local_of(T()));
-  static constexpr int kVec = 16 / sizeof(T), kPer = kVec, kUnroll = 1, kSubruns = 1;
+  static constexpr int kVec = 16 / sizeof(T), kPer = kVec, kUnroll = 1, kUnrollEnds = 1, kSubruns = 1;
   static constexpr bool kHeld = true, kSimple = false;
 
   const T* x;
@@ -174,7 +174,7 @@ struct Strided {
   using State = S;
   using Raw = S;
   using Local = S;
-  static constexpr int kVec = kStridedElements, kPer = kVec, kUnroll = 1, kSubruns = 1;
+  static constexpr int kVec = kStridedElements, kPer = kVec, kUnroll = 1, kUnrollEnds = 1, kSubruns = 1;
   static constexpr bool kHeld = true, kSimple = false;
   static constexpr int kWarpVectors = 0;   // nothing is staged
 

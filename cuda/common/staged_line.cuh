@@ -11,6 +11,7 @@
 #pragma once
 
 #include "common/async_copy.cuh"
+#include "common/lane_run.cuh"
 #include "common/line_access.cuh"
 
 namespace upsweep {
@@ -42,7 +43,7 @@ struct Staged : StagedEnds<kSimple_> {
   static constexpr int kVectors = kVec / kPer;            // of a lane
   static constexpr int kSubruns = sizeof(T) == 2 ? kVec / kSubrunElements : 1;
   static constexpr bool kHeld = false, kSimple = kSimple_, kBackward = kReverse;
-  static constexpr int kUnroll = kVectors < 4 ? kVectors : 4;
+  static constexpr int kUnroll = kVectors < 4 ? kVectors : 4, kUnrollEnds = kVectors < 2 ? kVectors : 2;
   static constexpr int kWarpPositions = 32 * kVec;
   // Of one array, for each warp.
   static constexpr int kWarpVectors = 32 * kVectors;
@@ -96,10 +97,11 @@ struct Staged : StagedEnds<kSimple_> {
   __device__ bool whole(int position, int n) const { return position - phase >= lower && position + n <= positions(); }
 
   // Where the vector of a warp that is `chunk`'s j-th is kept; and the i-th of those that lie `lane` apart.
-  static __device__ uint32_t place(uint32_t chunk, uint32_t j) {
+  static __device__ uint32_t turn(uint32_t chunk) {
     constexpr uint32_t kTurn = kVectors < 8 ? kVectors : 8;
-    return chunk * kVectors + (j ^ (chunk / (8 / kTurn) & (kTurn - 1)));
+    return chunk / (8 / kTurn) & (kTurn - 1);
   }
+  static __device__ uint32_t place(uint32_t chunk, uint32_t j) { return chunk * kVectors + (j ^ turn(chunk)); }
   static __device__ uint32_t place_in_memory(uint32_t i, uint32_t lane) {
     if (kVectors <= 4) return i * 32 + place(lane / kVectors, lane % kVectors);
     const uint32_t vector = i * 32 + lane;
@@ -175,6 +177,15 @@ struct Staged : StagedEnds<kSimple_> {
     __syncwarp();
   }
 
+  // Where the lane's vectors are, for what is seldom done.
+  __device__ void locate(LaneRun<T>& run, bool gated) const {
+    const uint32_t lane = threadIdx.x % 32, chunk = kReverse ? 31 - lane : lane;
+    run.x = &staging[base + chunk * kVectors];
+    run.gates = gated ? run.x + kWarpVectors : nullptr;
+    run.vectors = kVectors;
+    run.turn = turn(chunk);
+    run.reverse = kReverse;
+  }
   // Vector j of the lane's, in scan order.
   static __device__ uint32_t place_of_lane(int j) {
     const uint32_t lane = threadIdx.x % 32;
@@ -272,6 +283,7 @@ template <class T, bool kReverse>
 struct Packed : Staged<T, kReverse> {
   using Base = Staged<T, kReverse>;
   using Base::kVec;
+  static constexpr int kUnrollEnds = Base::kUnroll;   // most tiles have room for no other line
   uint32_t each;                   // elements of a line
 
   // All but the last in memory of `view`'s, in scan order the first.

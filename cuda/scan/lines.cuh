@@ -64,60 +64,18 @@ struct WarpSteps {
   }
 };
 
-// What the runs before a lane's own do to any state, and what the tile does.
-struct ExtendedTile {
-  ExtendedStep before, all;
-};
-template <class T, class Line, int kWarps>
-__device__ __noinline__ ExtendedTile reduce_again(const T& tile, WarpSteps<double, kWarps>& shared, const Line& line,
-                                                  const Problem& p, int position, double gamma) {
-  using Local = typename Line::Local;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-  ExtendedStep of_warp, of_tile;
-  const ExtendedStep before = T::extended_before(tile, line, p, position, gamma, lane, 0, 32, 32, &of_warp);
-  if (lane == 0) shared.extended[warp] = of_warp;
-  __syncthreads();
-  const ExtendedStep before_warp = scan_of_warps<Local>(shared.extended, n_warps, warp, lane, &of_tile);
-  return {combine<Local>(before_warp, before), of_tile};
-}
-template <class T, class Line>
-__device__ __noinline__ double walk_again(const T& tile, const Line& line, const Problem& p, int64_t row, int position,
-                                          double gamma, const ExtendedTile& steps, double state) {
-  using Local = typename Line::Local;
-  T::walk_in_order(tile, line, p, row, position, gamma, steps.before.of<Local>(state));
-  return steps.all.of<Local>(state);
-}
-
 // A tile whose states may be wrong that are not finite, by steps over all states; returns the state after it. known:
-// called by all threads with what the tile does, and returns the state before it; it may synchronise the block. The
-// functions work on copies, so that nothing of the usual way has to lie in memory.
+// called by all threads with what the tile does, and returns the state before it; it may synchronise the block.
 template <class T, class Line, int kWarps, class Known>
 __device__ __forceinline__ double finish_tile_again(const T& tile, WarpSteps<double, kWarps>& shared, const Line& line,
                                                     const Problem& p, int64_t row, int position, double gamma,
                                                     Known known) {
-  const T copy = tile;
-  const Line same_line = line;
-  const ExtendedTile steps = reduce_again(copy, shared, same_line, p, position, gamma);
-  return walk_again(copy, same_line, p, row, position, gamma, steps, known(steps.all));
-}
-// The same where the state before the tile is known and infinite, and nothing is dropped.
-template <class T, class Line, int kWarps>
-__device__ __forceinline__ double finish_tile_of_infinite(const T& tile, WarpSteps<double, kWarps>& shared,
-                                                          const Line& line, const Problem& p, int64_t row, int position,
-                                                          double gamma, double state) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-  uint32_t of_warp, before = kSame, all = kSame;
-  const uint32_t before_lane = T::table_before(tile, line, position, gamma, lane, &of_warp);
-  if (lane == 0) shared.extended[warp].form = static_cast<uint16_t>(of_warp);
-  __syncthreads();
-  for (int w = 0; w < n_warps; ++w) {
-    if (w == warp) before = all;
-    all = combine_tables(all, shared.extended[w].form);
-  }
-  const uint32_t class_before = class_of(state);
-  T::walk_in_order(tile, line, p, row, position, gamma,
-                   number_of_class(look_up(combine_tables(before, before_lane), class_before)));
-  return number_of_class(look_up(all, class_before));
+  typename T::HeldElements held;
+  const auto run = tile.run_of(line, p, row, position, gamma, held);
+  const ExtendedTile steps = reduce_again(run, shared.extended, blockDim.x / 32, BlockBarrier());
+  const double state = scan_tile_again(run, steps, known(steps.all));
+  tile.bring(line, p, position, held);
+  return state;
 }
 // Complex states: by all warps in turn.
 template <class T, class Line, int kWarps, class Known>
@@ -146,13 +104,19 @@ __device__ uint64_t finish_tile_again(const T&, WarpSteps<uint64_t, kWarps>&, co
   return 0;   // integers are all finite
 }
 
-// The same of a tile before which the state is known: one call, so that the usual way keeps its registers.
+// The same of a tile before which the state is known.
 template <class T, class Line, class S, int kWarps>
-__device__ __noinline__ S finish_known_tile_again(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line,
-                                                  const Problem& p, int64_t row, int position, S gamma, S state) {
-  if constexpr (!T::kDrops && std::is_same_v<S, double>)
-    if (!is_finite(state)) return finish_tile_of_infinite(tile, shared, line, p, row, position, gamma, state);
-  return finish_tile_again(tile, shared, line, p, row, position, gamma, [&](const ExtendedStep&) { return state; });
+__device__ __forceinline__ S finish_known_tile_again(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line,
+                                                     const Problem& p, int64_t row, int position, S gamma, S state) {
+  if constexpr (std::is_same_v<S, double>) {
+    typename T::HeldElements held;
+    const auto run = tile.run_of(line, p, row, position, gamma, held);
+    const double after = scan_known_tile_again(run, shared.extended, T::kDrops, state);
+    tile.bring(line, p, position, held);
+    return after;
+  } else {
+    return finish_tile_again(tile, shared, line, p, row, position, gamma, [&](const ExtendedStep&) { return state; });
+  }
 }
 
 // A tile of which every warp's step is in `shared`, from the state before it; returns the one after it.
@@ -163,11 +127,8 @@ __device__ __forceinline__ S finish_tile(const T& tile, WarpSteps<S, kWarps>& sh
   const S state_before = state;
   bool finite, any_dropped;
   const S warp_state = shared.before(threadIdx.x / 32, blockDim.x / 32, &state, &finite, &any_dropped);
-  if (!finite && (kGated || !powers.keep) && (any_dropped || !shared.are_right(blockDim.x / 32, state_before))) {
-    const T copy = tile;
-    const Line same_line = line;
-    return finish_known_tile_again(copy, shared, same_line, p, row, position, powers.gamma, state_before);
-  }
+  if (!finite && (kGated || !powers.keep) && (any_dropped || !shared.are_right(blockDim.x / 32, state_before)))
+    return finish_known_tile_again(tile, shared, line, p, row, position, powers.gamma, state_before);
   tile.give(line, p, row, position, powers, warp_state, plain, threadIdx.x % 32);
   return state;
 }
@@ -333,7 +294,8 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
     // The fold may have made a NaN of an infinity. `published` is known to the first warp.
     state = finish_tile_again(tile, shared, line, p, row, position, powers.gamma, [&](const ExtendedStep& step) {
       if (warp == 0) {
-        const S before = chain.template state_before_again<typename Line::Local>(tile_index, step, is_last || published, lane);
+        const LineChain<S> copy = chain;
+        const S before = copy.template state_before_again<typename Line::Local>(tile_index, step, is_last || published, lane);
         if (lane == 0) state_before = before;
       }
       __syncthreads();

@@ -230,7 +230,7 @@ struct LineChain {
   // The state before `tile`, which does `own` to any state; by a warp.
   // knows_state: the state after it is published, or there is no other tile.
   template <class Local>
-  __device__ S state_before_again(int64_t tile, const ExtendedStep& own, bool knows_state, int lane) const {
+  __device__ __noinline__ S state_before_again(int64_t tile, const ExtendedStep& own, bool knows_state, int lane) const {
     if constexpr (!std::is_same_v<S, double>) {
       return tile ? state_after(tile - 1) : nothing(S());
     } else {

@@ -149,34 +149,21 @@ __device__ __noinline__ void fold_rounds_again(PersistentTileStates<kGated> tile
 }
 
 // A tile of such a round, by all threads that scan: publishes what it does, and waits for the state before it.
-template <int kThreads, class T, class Line>
-__device__ __noinline__ void scan_tile_again(const T& tile, const Line& line, const Problem& p, int64_t row,
-                                             int position, double gamma, Request request, ExtendedStep* extended,
-                                             Word* published, const double* state) {
-  using Local = typename Line::Local;
+template <int kThreads, class T>
+__device__ __noinline__ void scan_requested_tile(const LaneRun<T>& run, Request request, ExtendedStep* extended,
+                                                 Word* published, const double* state) {
   using Barriers = PersistentBarriers<kThreads>;
-  constexpr int kWarps = kThreads / 32;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const auto synchronise = [] { named_barrier<kThreads>(Barriers::kAmongScanning); };
   if (request == kRequestTables) {
-    uint32_t of_warp, of_tile;
-    const uint32_t before_lane = T::table_before(tile, line, position, gamma, lane, &of_warp);
-    if (lane == 0) extended[warp].form = static_cast<uint16_t>(of_warp);
-    named_barrier<kThreads>(Barriers::kAmongScanning);
-    const uint32_t tables = scan_of_tables(lane < kWarps ? extended[lane % kWarps].form : kSame, lane, &of_tile);
-    const uint32_t before_warp = __shfl_sync(0xffffffffu, tables, warp);
-    if (threadIdx.x == 0) store_relaxed(published, of_tile);
+    const TileTables tables = reduce_tables(run, extended, kThreads / 32, synchronise);
+    if (threadIdx.x == 0) store_relaxed(published, tables.all);
     named_barrier<kThreads + 32>(Barriers::kWithPrefix);
-    T::walk_in_order(tile, line, p, row, position, gamma,
-                     number_of_class(look_up(combine_tables(before_warp, before_lane), class_of(*state))));
+    run.walk(number_of_class(look_up(tables.before, class_of(*state))));
   } else {
-    ExtendedStep of_warp, of_tile;
-    const ExtendedStep step = T::extended_before(tile, line, p, position, gamma, lane, 0, 32, 32, &of_warp);
-    if (lane == 0) extended[warp] = of_warp;
-    named_barrier<kThreads>(Barriers::kAmongScanning);
-    const ExtendedStep before_warp = scan_of_warps<Local>(extended, kWarps, warp, lane, &of_tile);
-    if (threadIdx.x == 0) publish_extended(published, of_tile);
+    const ExtendedTile steps = reduce_again(run, extended, kThreads / 32, synchronise);
+    if (threadIdx.x == 0) publish_extended(published, steps.all);
     named_barrier<kThreads + 32>(Barriers::kWithPrefix);
-    T::walk_in_order(tile, line, p, row, position, gamma, step.of<Local>(before_warp.of<Local>(*state)));
+    scan_tile_again(run, steps, *state);
   }
 }
 
@@ -373,10 +360,9 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     const bool plain = is_plain(line, p, warp_position, kWarpTile);
     const TileOfWarp tile = tile_of(round, line, row, plain);
     if (request != kNoRequest) {
-      const TileOfWarp copy = tile;
-      const Line same_line = line;
-      scan_tile_again<kThreads>(copy, same_line, p, row, position, powers.gamma, request, extended,
-                                tile_states.extended_of(round), &state_of_tile[round & 1]);
+      typename TileOfWarp::HeldElements none;
+      scan_requested_tile<kThreads>(tile.run_of(line, p, row, position, powers.gamma, none), request, extended,
+                                    tile_states.extended_of(round), &state_of_tile[round & 1]);
     } else {
       tile.give(line, p, row, position, powers, state_of_warp_run, plain, lane);
     }

@@ -10,10 +10,10 @@
 // starts from. The state before the first tile is then one that adds nothing.
 //
 // States that are not finite: see common/steps.cuh. Where such a lane's state may be wrong, its warp combines what its
-// lanes do again, as steps over all states (common/extended_step.cuh).
+// lanes do again, as steps over all states (common/lane_run.cuh).
 #pragma once
 
-#include "common/extended_step.cuh"
+#include "common/lane_run.cuh"
 #include "common/line_access.cuh"
 #include "common/steps.cuh"
 
@@ -151,7 +151,7 @@ struct Tile {
   __device__ Step<S> step_of(const Line& line, int position, Local gamma, S gamma_sub, int sub) const {
     constexpr int kSubVectors = kVectors / kSubruns;
     Local a_all = one(Local()), b_all = convert<Local>(sub == 0 ? begin : nothing(S()));
-#pragma unroll Line::kUnroll
+#pragma unroll(kWhole ? Line::kUnroll : Line::kUnrollEnds)
     for (int j = sub * kSubVectors; j < (sub + 1) * kSubVectors; ++j) {
       const Vector v = vector(line, position, j);
 #pragma unroll
@@ -263,7 +263,7 @@ struct Tile {
     const int t = line.time(position);
     Local s = convert<Local>(state), last = s;
     bool finite = true;
-#pragma unroll Line::kUnroll
+#pragma unroll(kPlain ? Line::kUnroll : Line::kUnrollEnds)
     for (int j = 0; j < kVectors; ++j) {
       if (!kFirst && kSubruns == 2 && j == kVectors / 2) {
         // What a line begins with is in first.b already, as step_of() began from it.
@@ -328,83 +328,86 @@ struct Tile {
     }
   }
 
-  // The same by steps over all states, by the groups that take part. Seldom needed, so it works on copies in memory
-  // and costs the usual way no registers.
+  // The same by steps over all states, by the groups that take part.
   __device__ void finish_again(const Line& line, const Problem& p, int64_t row, int position, S gamma, S state,
                                int lane, int base, int width, int reach, bool takes_part) const {
-    const Tile tile = *this;
-    const Line same_line = line;
-    again(tile, same_line, p, row, position, gamma, state, lane, base, width, reach, takes_part);
-  }
-  static __device__ __noinline__ void again(const Tile& tile, const Line& line, const Problem& p, int64_t row,
-                                            int position, S gamma, S state, int lane, int base, int width,
-                                            int reach, bool takes_part) {
-    line.template fetch_again<kGated>(position);
     if constexpr (std::is_same_v<S, double>) {
-      ExtendedStep of_group;
-      const ExtendedStep step = extended_before(tile, line, p, position, gamma, lane, base, width, reach, &of_group);
-      if (takes_part) walk_in_order(tile, line, p, row, position, gamma, step.of<Local>(state));
+      line.template fetch_again<kGated>(position);
+      HeldElements held;
+      const LaneRun<Raw> run = run_of(line, p, row, position, gamma, held);
+      scan_group_again(run, state, lane, base, width, reach, takes_part);
+      if (takes_part) bring(line, p, position, held);
     } else {
-      in_turn(tile, line, p, row, position, gamma, state, lane, base, width, takes_part);
+      const Tile tile = *this;     // in memory, so that the usual way keeps its registers
+      const Line same_line = line;
+      in_turn(tile, same_line, p, row, position, gamma, state, lane, base, width, takes_part);
     }
   }
 
-  // A lane after the other: for complex states. Returns the state after the last element.
+  // The lane's elements in memory, and their description: `held` has those that are in registers.
+  struct HeldElements {
+    static constexpr int kWords = Line::kHeld ? kVec * static_cast<int>(sizeof(Raw)) / 16 : 1;
+    union { uint4 word[kWords]; Raw part[Line::kHeld ? kVec : 1]; } x, gates;
+    __device__ HeldElements() {}
+  };
+  __device__ __forceinline__ LaneRun<Raw> run_of(const Line& line, const Problem& p, int64_t row, int position,
+                                                 double gamma, HeldElements& held) const {
+    const int t = line.time(position);
+    LaneRun<Raw> run;
+    if constexpr (Line::kHeld) {
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        held.x.part[i] = x[i];
+        if constexpr (kGated) held.gates.part[i] = a[i];
+      }
+      run.x = held.x.word;
+      run.gates = kGated ? held.gates.word : nullptr;
+      run.vectors = HeldElements::kWords;
+      run.turn = 0;
+      run.reverse = false;
+    } else {
+      line.locate(run, kGated);
+    }
+    run.drops = kResets ? drops : 0;
+    run.start = start;
+    run.first = line.is_first(t) && !p.initial.data ? -t : -1;
+    run.exclusive = p.exclusive;
+    run.gamma = gamma;
+    run.begins = line.begins(position);
+    run.begin = begin;
+    run.end = line.length - 1 - t;
+    run.final_state = nullptr;
+    if (p.final_state.data && run.end >= 0 && run.end < kVec) {
+      run.final_state = LineIndex(p, row).in(p.final_state);
+      run.final_dtype = p.final_state.dtype;
+    }
+    return run;
+  }
+  // Stores results that are in `held`; others are staged, for flush().
+  __device__ void bring(const Line& line, const Problem& p, int position, const HeldElements& held) const {
+    if constexpr (Line::kHeld) {
+      if (!p.writes) return;
+      Local y[kVec];
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) y[i] = Line::value(held.x.part[i]);
+      line.template store<false>(position, 0, y);
+    }
+  }
+
+  // Complex states, a lane after the other. Returns the state after the last element.
   static __device__ __noinline__ S in_turn(const Tile& tile, const Line& line, const Problem& p, int64_t row,
                                            int position, S gamma, S state, int lane, int base, int width,
                                            bool takes_part) {
 #pragma unroll 1
     for (int turn = 0; turn < width; ++turn) {
       S s = state;
-      if (lane == turn && takes_part) s = walk_in_order(tile, line, p, row, position, gamma, state);
+      if (lane == turn && takes_part) {
+        if (line.begins(position)) s = tile.begin;
+        s = tile.template walk<true, false>(line, p, row, position, gamma, S(), s, true);
+      }
       state = shuffle(s, base + turn);
     }
     return state;
-  }
-
-  // The lane's elements one after the other from the state before them; returns the one after them.
-  static __device__ __noinline__ S walk_in_order(const Tile& tile, const Line& line, const Problem& p, int64_t row,
-                                                 int position, S gamma, S state) {
-    if (line.begins(position)) state = tile.begin;
-    return convert<S>(tile.template walk<true, false>(line, p, row, position, convert<Local>(gamma), S(), state, true));
-  }
-
-  // What the lanes of a group before this one do to any state, and what all do.
-  static __device__ __noinline__ ExtendedStep extended_before(const Tile& tile, const Line& line, const Problem& p,
-                                                              int position, S gamma, int lane, int base, int width,
-                                                              int reach, ExtendedStep* of_group) {
-    ExtendedRun<Local> run;
-    if (line.begins(position)) run.begin_with(convert<Local>(tile.begin));
-    const int t = line.time(position);
-#pragma unroll 1
-    for (int j = 0; j < kVectors; ++j) {
-      const Vector v = tile.vector(line, position, j);
-#pragma unroll
-      for (int e = 0; e < kPer; ++e) {
-        const int i = j * kPer + e;
-        if (i < tile.start) continue;
-        if (tile.drop(i) || (line.is_first(t + i) && !p.initial.data)) run.begin_with(v.x[e]);
-        else run.add(v.factor(e, convert<Local>(gamma)), v.x[e]);
-      }
-    }
-    return scan_of_extended<Local>(run.step(), lane, base, width, reach, of_group);
-  }
-
-  // The same of infinite states alone, for the lanes of a warp; nothing is dropped, and no line begins.
-  static __device__ __noinline__ uint32_t table_before(const Tile& tile, const Line& line, int position, S gamma,
-                                                       int lane, uint32_t* of_warp) {
-    Local plus = static_cast<Local>(number_of_class(kPlus)), minus = static_cast<Local>(number_of_class(kMinus));
-#pragma unroll 1
-    for (int j = 0; j < kVectors; ++j) {
-      const Vector v = tile.vector(line, position, j);
-#pragma unroll
-      for (int e = 0; e < kPer; ++e) {
-        const Local by = v.factor(e, convert<Local>(gamma));
-        plus = advance(by, plus, v.x[e]);
-        minus = advance(by, minus, v.x[e]);
-      }
-    }
-    return scan_of_tables(class_of(plus) | class_of(minus) << 2 | kNone << 4, lane, of_warp);
   }
 };
 
