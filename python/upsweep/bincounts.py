@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array, Axis
-from upsweep._arrays.dispatch import dispatched
+from upsweep._arrays.dispatch import dispatched, plain_counts
 from upsweep._backends import cpu
 from upsweep._core import bincount as bincount_problem
 
@@ -168,6 +168,14 @@ def bincount(
         and not accumulate and dtype is None and invalid == "raise" and not return_invalid and device is None
     ):  # fmt: skip
         y = cpu.bincounts.plain(x, weights, minlength, cpu.threads(n_threads))
+        if y is not None:
+            return y
+    plain = plain_counts.get(type(x))
+    if (
+        plain is not None and axis is None and out is None and dtype is None and n_threads is None
+        and device is None and invalid == "drop" and not (accumulate or return_invalid)
+    ):  # fmt: skip
+        y = plain(x, weights, minlength, length, deterministic)
         if y is not None:
             return y
     return _bincount(

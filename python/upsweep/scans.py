@@ -64,7 +64,7 @@ from numpy.typing import DTypeLike
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array, Axis
-from upsweep._arrays.dispatch import dispatched
+from upsweep._arrays.dispatch import dispatched, plain_scans
 from upsweep._backends import cpu
 from upsweep._core import scan as scan_problem
 from upsweep._core.checks import check_window
@@ -198,6 +198,15 @@ def cumulative_sum(
         y = cpu.scans.plain_sum(x, -1 if axis is None else axis, out, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
+    plain = plain_scans.get(type(x))
+    if (
+        plain is not None and (axis is None or axis == -1) and initial is None and reset is None and dtype is None
+        and not include_initial
+        and not exclusive and not return_final and device is None and method is None
+    ):  # fmt: skip
+        y = plain(x, None, 1.0, reverse, False, out, n_threads)
+        if y is not None:
+            return y
     if include_initial and exclusive:
         raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
     return _cumulative_sum(
@@ -328,6 +337,15 @@ def discounted_cumsum(
         y = cpu.scans.plain_constant(x, gamma, -1 if axis is None else axis, out, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
+    plain = plain_scans.get(type(x))
+    if (
+        plain is not None and (axis is None or axis == -1) and initial is None and reset is None and window is None
+        and type(gamma) is float
+        and not exclusive and not return_final and device is None and method is None
+    ):  # fmt: skip
+        y = plain(x, None, gamma, reverse, True, out, n_threads)
+        if y is not None:
+            return y
     window = check_window(window, initial, exclusive, return_final)
     return _discounted_cumsum(
         x, gamma, initial, reset, out, axis, reverse, window, exclusive, return_final, n_threads, device, method
@@ -448,6 +466,14 @@ def linear_recurrence(
         y = cpu.scans.plain_gated(
             gates, tokens, -1 if axis is None else axis, out, reverse, cpu.threads(n_threads)
         )
+        if y is not None:
+            return y
+    plain = plain_scans.get(type(tokens))
+    if (
+        plain is not None and (axis is None or axis == -1) and initial is None and reset is None
+        and not exclusive and not return_final and device is None and method is None
+    ):  # fmt: skip
+        y = plain(tokens, gates, 0.0, reverse, True, out, n_threads)
         if y is not None:
             return y
     return _linear_recurrence(

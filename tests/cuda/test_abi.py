@@ -94,26 +94,6 @@ def test_numbers_are_those_of_the_header():
     assert {int(n): s for s, n in re.findall(r"UPSWEEP_(\w+) = (\d)", statuses)} == abi.STATUS
 
 
-def test_the_packed_request_has_the_structures_size():
-    import struct
-
-    assert struct.calcsize(abi.LINES_FORMAT) == ctypes.sizeof(abi.Lines)
-    request = abi.Lines()
-    struct.pack_into(abi.LINES_FORMAT, request, 0, 1, 2, 3, 0, 4, 5, 6, 7, 8.5, 9, 10, 11, 12)
-    values = [getattr(request, name) for name, _ in abi.Lines._fields_]
-    assert values == [1, 2, 3, 0, 4, 5, 6, 7, 8.5, 9, 10, 11, 12]
-
-
-def test_the_packed_request_of_a_derivative_has_the_structures_size():
-    import struct
-
-    assert struct.calcsize(abi.LINES_BACKWARD_FORMAT) == ctypes.sizeof(abi.LinesBackward)
-    request = abi.LinesBackward()
-    struct.pack_into(abi.LINES_BACKWARD_FORMAT, request, 0, 1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11)
-    values = [getattr(request, name) for name, _ in abi.LinesBackward._fields_]
-    assert values == [1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11]
-
-
 @needs_library
 def test_the_library_exports_these_symbols_and_no_others():
     listed = subprocess.run(

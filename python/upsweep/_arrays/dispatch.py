@@ -30,6 +30,12 @@ from upsweep._arrays.libraries import PLAIN, any_labelled, any_torch
 
 _loaders: dict[str, Callable[[], Any]] = {}
 
+# Functions for the plainest calls, which skip the layers below, by the type of the array; they return None for
+# other calls. The package of a library adds one when an eager call could have used it. If its import did, torch's
+# compiler would find another path where it traces a first call again.
+plain_scans: dict[type, Callable[..., Any]] = {}
+plain_counts: dict[type, Callable[..., Any]] = {}
+
 
 def register(library: str, load: Callable[[], Any]) -> None:
     """Set the function that imports and returns the package for a library's arrays."""

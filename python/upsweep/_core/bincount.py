@@ -158,7 +158,7 @@ def key_error(position: tuple[int, ...], value: int, n_bins: int | None) -> Valu
     return ValueError(f"x: element {where} is {value}, {expected}; invalid='drop' leaves such keys out")
 
 
-_CHECK_ABOVE = 1 << 22  # numbers; all machines have memory for fewer
+CHECK_ABOVE = 1 << 22  # numbers; all machines have memory for fewer
 
 
 def check_memory(count: Count, n_bins: int, limit: Callable[[], int | None], *, largest_key: bool) -> None:
@@ -168,7 +168,7 @@ def check_memory(count: Count, n_bins: int, limit: Callable[[], int | None], *, 
     """
     # Zero rows or sums count as one, because bins are limited, too.
     n_numbers = max(math.prod(count.rows), 1) * n_bins * (count.n_sums or 1)
-    if n_numbers >= _CHECK_ABOVE:
+    if n_numbers >= CHECK_ABOVE:
         n_bytes, available = n_numbers * max(count.accumulator.itemsize, count.dtype.itemsize), limit()
         if n_bytes > (np.iinfo(np.intp).max if available is None else available):
             raise memory_error(count.size_argument(largest_key), n_bins, n_bytes, available)

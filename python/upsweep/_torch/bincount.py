@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from upsweep._arrays.dispatch import plain_counts
 from upsweep._backends import cpu
 from upsweep._core import checks
+from upsweep._core.bincount import CHECK_ABOVE
 from upsweep._torch import bincount_ops, executors
 from upsweep._torch import scan as torch_scan
 from upsweep._torch.graph_breaks import graph_break
@@ -27,6 +29,11 @@ def bincount(
     if length is axis is out is dtype is None and invalid == "raise" and not (accumulate or return_invalid):
         y = _run_plain(x, weights, minlength, n_threads)
         if y is not None:
+            return y
+    if axis is out is dtype is n_threads is None and invalid == "drop" and not (accumulate or return_invalid):
+        y = _run_on_device(x, weights, minlength, length, deterministic)
+        if y is not None:
+            plain_counts[type(x)] = _run_on_device
             return y
     drop = checks.check_count_keywords(invalid, return_invalid, accumulate, out)
     if torch.compiler.is_dynamo_compiling() and not (drop and (length is not None or out is not None)):
@@ -91,6 +98,19 @@ def _run_plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> T
         return None
     y = torch.from_numpy(counts)
     return y if weights is None else y.to(weights.dtype)
+
+
+def _run_on_device(x: Any, weights: Any, minlength: Any, length: Any, deterministic: bool) -> Tensor | None:
+    """Count 1-D CUDA tensors into so many bins, dropping other keys; None for other arguments."""
+    if (
+        torch.compiler.is_compiling() or type(length) is not int or type(minlength) is not int
+        or not 0 <= minlength <= length < CHECK_ABOVE or not (isinstance(x, Tensor) and x.is_cuda)
+    ):  # fmt: skip
+        return None
+    y: Tensor | None = executors.calls.count(
+        x, weights, length, bool(deterministic) or torch.are_deterministic_algorithms_enabled()
+    )
+    return y
 
 
 def _run(request: bincount_ops.Request, out: Any, accumulate: bool) -> tuple[Tensor, Tensor | None]:

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from upsweep import _backends
 from upsweep._arrays import name_of
 from upsweep._arrays.torch import bfloat16
 from upsweep._backends import cpu
 from upsweep._backends.cpu import scan as cpu_scan
+from upsweep._backends.cuda import abi, library
+from upsweep._backends.cuda._calls import TensorCalls
 from upsweep._backends.cuda.context import ExecutionContext
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._core import bincount, layout
@@ -30,6 +33,14 @@ NAMES = {
                  "complex64", "complex128", "uint16", "uint32", "uint64")
     if hasattr(torch, name)
 }  # fmt: skip
+
+PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))  # tensors without a subclass's behaviour
+# What follows the operations on plain tensors, if it returns what is not false: a transform, a mode, autocast, a
+# jit trace. The compiler, which traces no compiled code, and forward derivatives are looked for apart from these.
+WATCHERS = (
+    torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack,
+    torch._C._len_torch_function_stack, torch.is_autocast_enabled, torch._C._is_tracing,
+)  # fmt: skip
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -76,12 +87,13 @@ def run(
     """
     x, gates, gamma, initial = (resolve(value) for value in (x, gates, gamma, initial))
     if x.is_cuda:
-        device = x.get_device()
-        problem = _backends.cuda_scan_launch.problem(
-            *map(describe, (x, gates, gamma, initial, reset, out, final)), axis=axis, reverse=reverse,
-            exclusive=exclusive, window=window, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+        factor = 1.0
+        if not isinstance(gamma, Tensor):
+            gamma, factor = None, 1.0 if gamma is None else gamma
+        calls.scan(
+            x, gates, gamma, factor, initial, reset, out, final, axis=axis, reverse=reverse, exclusive=exclusive,
+            window=window,
         )  # fmt: skip
-        _backends.cuda_scan_launch.run_scan(problem, lambda n_bytes: workspace(n_bytes, x.device))
         return
     assert out is not None
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, out.dtype)
@@ -137,20 +149,17 @@ def reduce(
             as_numpy(tensor)[...] = part
 
 
-_CPU_LINE_DTYPES = {torch.float32, torch.float64}
-_CUDA_LINE_DTYPES = {torch.float16, torch.bfloat16, *_CPU_LINE_DTYPES}
-
-
 def _has_lines(x: Tensor) -> bool:
-    """Whether kernels take this tensor as contiguous lines."""
-    # x.device.type would take as long as all of this.
-    dtypes = _CUDA_LINE_DTYPES if x.is_cuda else _CPU_LINE_DTYPES if x.is_cpu else ()
-    return x.dtype in dtypes and x.ndim > 0 and x.is_contiguous() and not x.is_neg()
+    """Whether kernels take this tensor on the CPU as contiguous lines."""
+    return x.dtype in _LINE_DTYPES and x.ndim > 0 and x.is_contiguous() and not x.is_neg()
+
+
+_LINE_DTYPES = {torch.float32, torch.float64}
 
 
 def _lies_like(tensor: Tensor, x: Tensor) -> bool:
     return (
-        tensor.dtype == x.dtype and tensor.shape == x.shape and tensor.device == x.device
+        tensor.dtype == x.dtype and tensor.shape == x.shape and tensor.is_cpu
         and tensor.is_contiguous() and not tensor.is_neg()
     )  # fmt: skip
 
@@ -161,15 +170,15 @@ def run_lines(
 ) -> Tensor | None:  # fmt: skip
     """Return the scan of contiguous tensors of one dtype along their last axis, or None for other tensors.
 
-    The caller makes sure that no gradient is needed.
+    x is on the CPU; `calls.scan_lines` is the same on CUDA. The caller makes sure that no gradient is needed.
     """
     try:
         if not (_has_lines(x) and (gates is None or _lies_like(gates, x)) and (out is None or _lies_like(out, x))):
             return None
-        shape, n = x.shape, x.numel()
+        n = x.numel()
     except RuntimeError:  # a sparse or nested tensor without strides or shape, which the caller refuses
         return None
-    if not (n or x.is_cuda):
+    if not n:
         return None
     if out is None:
         out = torch.empty_like(x)
@@ -180,41 +189,27 @@ def run_lines(
             if other is not None and other.data_ptr() != out_at and abs(other.data_ptr() - out_at) < n_bytes:
                 return None
         torch.autograd.graph.increment_version(out)  # a backward that saved it raises then
-    if not n:
-        return out
-    if x.is_cuda:
-        device, length = x.get_device(), shape[-1]
-        _backends.cuda_scan_launch.run_lines(
-            NAMES[x.dtype], x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(),
-            n // length, length, reverse=reverse, device=device,
-            stream=torch._C._cuda_getCurrentRawStream(device),
-            allocate=lambda n_bytes: workspace(n_bytes, x.device),
-        )  # fmt: skip
-    else:
-        cpu.scans.scan(
-            as_numpy(x), None if gates is None else as_numpy(gates),
-            None if gates is not None or gamma == 1 else np.array(gamma), None, None, as_numpy(out), None, None,
-            axis=len(shape) - 1, reverse=reverse, exclusive=False, flush=flush, window=0,
-            n_threads=cpu.threads(n_threads), accumulator=cpu_scan.REAL,
-        )  # fmt: skip
+    cpu.scans.scan(
+        as_numpy(x), None if gates is None else as_numpy(gates),
+        None if gates is not None or gamma == 1 else np.array(gamma), None, None, as_numpy(out), None, None,
+        axis=x.ndim - 1, reverse=reverse, exclusive=False, flush=flush, window=0,
+        n_threads=cpu.threads(n_threads), accumulator=cpu_scan.REAL,
+    )  # fmt: skip
     return out
 
 
 def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tuple[Tensor, Tensor] | None:
     """Return the gradients of x and gates of the scan `y` along the last axis, without an initial state.
 
-    `g`, the gradient of y, has the dtype of gates and y. None where no kernel computes both in one pass.
+    `g`, the gradient of y, has the dtype, shape and device of gates and y. None where no kernel computes both in
+    one pass.
     """
-    n = g.numel()
-    if not n or not (g.is_cuda and _has_lines(g) and _lies_like(gates, g) and _lies_like(y, g)):
+    if not (g.is_cuda and g.numel() and g.dtype.is_floating_point):
+        return None
+    if any(not tensor.is_contiguous() or tensor.is_neg() for tensor in (g, gates, y)):
         return None
     gx, g_gates = torch.empty_like(g), torch.empty_like(g)
-    length, device = g.shape[-1], g.get_device()
-    is_done = _backends.cuda_scan_launch.run_lines_backward(
-        NAMES[g.dtype], gates.data_ptr(), y.data_ptr(), g.data_ptr(), gx.data_ptr(), g_gates.data_ptr(),
-        n // length, length, reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
-    )  # fmt: skip
-    return (gx, g_gates) if is_done else None
+    return (gx, g_gates) if calls.lines_backward(g, gates, y, gx, g_gates, reverse) else None
 
 
 def describe(tensor: Any) -> Any:
@@ -229,6 +224,17 @@ def describe(tensor: Any) -> Any:
 def workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
     memory = torch.empty(n_bytes, dtype=torch.uint8, device=device)
     return memory.data_ptr(), memory
+
+
+calls = TensorCalls(
+    load=library.load, check_device=library.check_device,
+    exchange=getattr(Tensor, "__dlpack_c_exchange_api__", None),
+    dtypes={dtype: abi.DTYPES[name] for dtype, name in NAMES.items()}, plain_types=PLAIN, watchers=WATCHERS,
+    forward_ad=forward_ad, is_grad_enabled=torch.is_grad_enabled, is_neg=Tensor.is_neg,
+    stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
+    workspace=workspace, empty_like=torch.empty_like, increment_version=torch.autograd.graph.increment_version,
+    int64=torch.int64,
+)  # fmt: skip
 
 
 class TensorContext(ExecutionContext):

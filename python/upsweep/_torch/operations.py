@@ -43,7 +43,18 @@ def eager(run: Callable[..., Any], save: Callable[..., None], backward: Callable
         save(ctx, inputs, outputs)
         return outputs
 
-    return _differentiable(forward=forward, backward=backward)
+    return _differentiable(forward=forward, backward=backward).apply
+
+
+def unprepared(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the differentiable function of tensors that no transform of torch.func has wrapped.
+
+    `Function.apply` unwraps its arguments first, which takes a third of a small call.
+    """
+    apply: Callable[..., Any] = super(
+        torch.autograd.Function, _differentiable(forward=forward, backward=backward)
+    ).apply
+    return apply
 
 
 def refuse_forward(what: str = "scans and counts") -> NoReturn:
@@ -60,13 +71,12 @@ def transformed(
     """Return the differentiable function that torch.func's transforms take."""
     return _differentiable(
         forward=run, setup_context=save, backward=backward, vmap=vmap, jvp=lambda *_: refuse_forward()
-    )  # fmt: skip
+    ).apply  # fmt: skip
 
 
 def _differentiable(**methods: Callable[..., Any]) -> Any:
     members = {name: staticmethod(method) for name, method in methods.items()}
-    function: Any = type("Differentiable", (torch.autograd.Function,), members)
-    return function.apply
+    return type("Differentiable", (torch.autograd.Function,), members)
 
 
 class Operation:

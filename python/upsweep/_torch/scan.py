@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from upsweep import _arrays
+from upsweep._arrays.dispatch import plain_scans
 from upsweep._backends import cpu
 from upsweep._core import checks
 from upsweep._core import scan as scan_problem
@@ -34,11 +35,11 @@ def cumulative_sum(
     """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
     if (
         axis in (None, -1) and initial is None and reset is None and dtype is None and not include_initial
-        and not exclusive and not return_final and isinstance(x, Tensor) and not needs_dispatcher((x, out))
+        and not exclusive and not return_final and isinstance(x, Tensor)
     ):  # fmt: skip
-        y = executors.run_lines(x, None, 1.0, bool(reverse), False, out, n_threads)
+        y = _run_lines(x, None, 1.0, reverse, False, out, n_threads)
         if y is not None:
-            return y
+            return _later_at_once(x, y)
     scan = prepare_sum(x, dtype, axis, reset, initial)
     if not include_initial:
         return scan.run(out, reverse, exclusive, False, 0, return_final, n_threads)
@@ -59,11 +60,11 @@ def discounted_cumsum(
     """`upsweep.discounted_cumsum` of tensors."""
     if (
         type(gamma) is float and axis in (None, -1) and initial is None and reset is None and not window
-        and not exclusive and not return_final and isinstance(x, Tensor) and not needs_dispatcher((x, out))
+        and not exclusive and not return_final and isinstance(x, Tensor)
     ):  # fmt: skip
-        y = executors.run_lines(x, None, gamma, bool(reverse), True, out, n_threads)
+        y = _run_lines(x, None, gamma, reverse, True, out, n_threads)
         if y is not None:
-            return y
+            return _later_at_once(x, y)
     scan = prepare_discounted(x, gamma, axis, reset, initial)
     checks.check_window_gamma(window, scan.gates, gamma)
     return scan.run(out, reverse, exclusive, True, window or 0, return_final, n_threads)
@@ -76,13 +77,35 @@ def linear_recurrence(
     """`upsweep.linear_recurrence` of tensors."""
     if (
         axis in (None, -1) and initial is None and reset is None and not exclusive and not return_final
-        and isinstance(tokens, Tensor) and isinstance(gates, Tensor) and not needs_dispatcher((tokens, gates, out))
+        and isinstance(tokens, Tensor) and isinstance(gates, Tensor)
     ):  # fmt: skip
-        y = executors.run_lines(tokens, gates, 0.0, bool(reverse), True, out, n_threads)
+        y = _run_lines(tokens, gates, 0.0, reverse, True, out, n_threads)
         if y is not None:
-            return y
+            return _later_at_once(tokens, y)
     scan = prepare_gated(gates, tokens, axis, reset, initial)
     return scan.run(out, reverse, exclusive, True, 0, return_final, n_threads)
+
+
+def _run_lines(
+    x: Tensor, gates: Tensor | None, gamma: float, reverse: bool, flush: bool, out: Any, n_threads: int | None
+) -> Tensor | None:
+    """Return the scan along the last axis of plain contiguous tensors of one dtype, or None for others."""
+    if _is_compiling():
+        return None
+    if x.is_cuda:
+        record = scan_ops.record_lines if n_threads is None else None
+        y: Tensor | None = executors.calls.scan_lines(x, gates, gamma, reverse, flush, out, record)
+        return y
+    if not x.is_cpu or needs_dispatcher((x, gates, out)):
+        return None
+    return executors.run_lines(x, gates, gamma, bool(reverse), flush, out, n_threads)
+
+
+def _later_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Return the result of `_run_lines`, which later calls on a device reach without `dispatched`."""
+    if x.is_cuda:
+        plain_scans[type(x)] = _run_lines
+    return y
 
 
 def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
@@ -356,26 +379,19 @@ class TensorScan:
         return y if self.reset is None else torch.where(self.reset, 0, y)
 
 
-# Module-level names, because every call asks all of them, and each look-up costs as much as the answer.
-_is_compiling, _is_autocast_enabled = torch.compiler.is_compiling, torch.is_autocast_enabled
-_n_dispatch_modes, _n_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+# Module-level names, because every call asks them, and each look-up costs as much as the answer.
+_is_compiling = torch.compiler.is_compiling
 _transform, _trace = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
-
-
-_PLAIN = {Tensor, torch.nn.Parameter, type(None)}
 
 
 def is_traced() -> bool:
     """Whether the compiler, a transform, a mode, autocast, a jit trace or forward AD sees the operations."""
-    return (
-        _is_compiling()
-        or forward_ad._current_level >= 0
-        or _transform() is not None
-        or _n_dispatch_modes() > 0
-        or _n_function_modes() > 0
-        or _is_autocast_enabled()
-        or _trace() is not None
-    )
+    if _is_compiling() or forward_ad._current_level >= 0:
+        return True
+    for watcher in executors.WATCHERS:  # noqa: SIM110  # every small call runs this; `any` would cost more
+        if watcher():
+            return True
+    return False
 
 
 def requires_autograd(tensors: Sequence[Tensor | None]) -> bool:
@@ -387,7 +403,7 @@ def needs_dispatcher(tensors: tuple[Tensor | None, ...]) -> bool:
     """Whether the call has to go through torch's dispatcher: for gradients, subclasses or tracing."""
     differentiates = torch.is_grad_enabled()
     for tensor in tensors:
-        if type(tensor) not in _PLAIN or (differentiates and tensor is not None and tensor.requires_grad):
+        if type(tensor) not in executors.PLAIN or (differentiates and tensor is not None and tensor.requires_grad):
             return True
     return is_traced()
 
@@ -410,7 +426,7 @@ def reject_forward_ad(tensors: tuple[Tensor | None, ...], what: str = "scans") -
 
 def is_plain_tensor(tensor: Tensor | None) -> bool:
     """Whether this is None or a tensor without a subclass's behaviour."""
-    return type(tensor) in _PLAIN
+    return type(tensor) in executors.PLAIN
 
 
 def are_in_memory(*tensors: Tensor | None) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import executors
-from upsweep._torch.operations import Operation, is_batched
+from upsweep._torch.operations import Operation, is_batched, unprepared
 
 
 def allocate_out(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -51,9 +51,8 @@ def _fake(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, gates, gamma, ctx.factor, initial, reset, ctx.axis, ctx.reverse, ctx.flush, ctx.window, *rest = inputs
-    ctx.n_threads = rest[0]
-    ctx.x_dtype, ctx.length = x.dtype, x.shape[ctx.axis]
+    x, gates, gamma, ctx.factor, initial, reset, *options, _ = inputs
+    ctx.options = (*options, x.dtype, x.shape[options[0]])
     needs_factor = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
     ctx.save_for_backward(gates, gamma, initial, reset, output[0] if needs_factor else None)
     ctx.set_materialize_grads(False)
@@ -108,36 +107,44 @@ def initial_gradient(
 
 def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, ...]:
     gates, gamma, initial, reset, y = ctx.saved_tensors
-    axis, reverse = ctx.axis, ctx.reverse
-    if g is None and (g_final is None or ctx.window):
+    axis, reverse, flush, window, n_threads, x_dtype, length = ctx.options
+    if g is None and (g_final is None or window):
         return ()
     needs_x, needs_gates, needs_gamma, _, needs_initial = ctx.needs_input_grad[:5]
-    if ctx.window and needs_gamma:
+    if window and needs_gamma:
         raise NotImplementedError("gamma: no derivative with window=")
     ahead = -1 if reverse else 1  # the next step in scan order
     if g is None:
         assert g_final is not None
         # The loss depends on the final state only: the gradient of y is zero.
-        shape = (*g_final.shape[:axis], ctx.length, *g_final.shape[axis:])
+        shape = (*g_final.shape[:axis], length, *g_final.shape[axis:])
         g = g_final.new_zeros(shape)
     length = g.shape[axis]
     if length == 0:
         g_initial = g_final if needs_initial and g_final is not None else None
         return (g if needs_x else None, g if needs_gates else None, None, None, g_initial)
     last, first = (0, length - 1) if reverse else (length - 1, 0)
-    if g_final is not None and not ctx.window:
+    if g_final is not None and not window:
         g = g + torch.where(only(last, length, axis, g), g_final.to(g.dtype).unsqueeze(axis), 0)
 
-    if _needs_no_graph(ctx, gates, g):
+    if not window and _needs_no_graph(gates, g, x_dtype):
         return _gradients_without_copies(ctx, g, gates, initial, reset, y)
 
     # gx is the scan in the other direction.
+    if (
+        not torch.compiler.is_compiling() and gates is None and gamma is None and reset is None and not window
+        and type(ctx.factor) is float and axis == g.ndim - 1 and g.is_cuda and g.dtype == x_dtype
+        and not needs_initial
+    ):  # fmt: skip
+        gx = executors.calls.scan_lines(g.contiguous(), None, ctx.factor, not reverse, flush, None, None)
+        if gx is not None:
+            return (gx,)
     next_gates = None if gates is None else shifted(gates, gates.new_ones(()), axis, ahead).conj()
     next_reset = None if reset is None else shifted(reset, reset.new_zeros(()), axis, ahead)
     back_gamma = None if gamma is None else gamma.conj()
     gx, _ = scan.form()(
-        g, next_gates, back_gamma, complex(ctx.factor).conjugate(), None, next_reset, axis, not reverse, ctx.flush,
-        ctx.window, ctx.n_threads, g.dtype,
+        g, next_gates, back_gamma, complex(ctx.factor).conjugate(), None, next_reset, axis, not reverse, flush,
+        window, n_threads, g.dtype,
     )  # fmt: skip
     g_gates = g_gamma = g_initial = None
     if needs_gates or needs_gamma:
@@ -155,14 +162,14 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
             number = complex(ctx.factor).conjugate()
             factor = number if number.imag else number.real
         g_initial = initial_gradient(gx, factor, initial, reset, axis, reverse)
-    g_x = _narrowed(gx, ctx.x_dtype) if needs_x else None
+    g_x = _narrowed(gx, x_dtype) if needs_x else None
     return (g_x, g_gates, g_gamma, None, g_initial)
 
 
-def _needs_no_graph(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
+def _needs_no_graph(gates: Tensor | None, g: Tensor, x_dtype: torch.dtype) -> bool:
     """Whether the gradients of gates need no graph: they are not differentiated, compiled or transformed."""
     return (
-        gates is not None and not ctx.window and gates.dtype == g.dtype == ctx.x_dtype and not g.is_complex()
+        gates is not None and gates.dtype == g.dtype == x_dtype and not g.is_complex()
         and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         and type(g) is Tensor and torch._C._functorch.peek_interpreter_stack() is None
         and torch._C._len_torch_dispatch_stack() == 0 and not (is_batched(g) or g.is_meta)
@@ -173,7 +180,7 @@ def _gradients_without_copies(
     ctx: Any, g: Tensor, gates: Tensor, initial: Tensor | None, reset: Tensor | None, y: Tensor | None
 ) -> tuple[Any, ...]:
     """Return the gradients of `_backward` from views that begin a step later, instead of from shifted copies."""
-    axis, reverse, n = ctx.axis, ctx.reverse, g.shape[ctx.axis]
+    axis, reverse, flush, _, n_threads, _, n = ctx.options
     last, first = (0, n - 1) if reverse else (n - 1, 0)
     # Steps but the last in scan order, and steps but the first.
     front, back = (1, 0) if reverse else (0, 1)
@@ -195,8 +202,8 @@ def _gradients_without_copies(
     if n > 1:
         executors.run(
             but_last(g), but_first(gates), None, g.select(axis, last), None if reset is None else but_first(reset),
-            but_last(gx), None, axis=axis, reverse=not reverse, exclusive=False, flush=ctx.flush,
-            n_threads=ctx.n_threads or None,
+            but_last(gx), None, axis=axis, reverse=not reverse, exclusive=False, flush=flush,
+            n_threads=n_threads or None,
         )  # fmt: skip
     g_gates = g_initial = None
     if ctx.needs_input_grad[1]:
@@ -214,6 +221,31 @@ def _gradients_without_copies(
             g_initial.masked_fill_(reset.select(axis, first), 0)
         g_initial = g_initial.to(initial.dtype)
     return (gx if ctx.needs_input_grad[0] else None, g_gates, None, None, g_initial)
+
+
+def _record_forward(
+    ctx: Any, x: Tensor, gates: Tensor | None, gamma: None, factor: float, initial: None, options: Any, result: Any
+) -> Tensor:  # fmt: skip
+    ctx.factor, ctx.options = factor, options
+    ctx.save_for_backward(gates, None, None, None, result[0] if ctx.needs_input_grad[1] else None)
+    y: Tensor = result[0]  # in a tuple, as an argument that is returned is copied
+    return y
+
+
+def _record_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    known = _backward(ctx, g, None)
+    return (*known, *(None,) * (len(ctx.needs_input_grad) - len(known)))
+
+
+_record = unprepared(_record_forward, _record_backward)
+
+
+def record_lines(y: Tensor, x: Tensor, gates: Tensor | None, gamma: float, reverse: bool, flush: bool) -> Tensor:
+    """Return `y`, the scan of plain tensors along the last axis without an initial state, with its derivative."""
+    shape = x.shape
+    options = (len(shape) - 1, reverse, flush, 0, 0, y.dtype, shape[-1])
+    result: Tensor = _record(x, gates, None, gamma, None, options, (y,))
+    return result
 
 
 scan = Operation(

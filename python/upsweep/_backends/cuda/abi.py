@@ -114,11 +114,6 @@ class LinesBackward(ctypes.Structure):
     )  # fmt: skip
 
 
-# Formats of `struct` for these two: packing a whole request is several times faster than setting its fields.
-LINES_FORMAT = "=iiiiQQQQdqqQq"
-LINES_BACKWARD_FORMAT = "=iiiiQQQQQQqq"
-
-
 class Plan(ctypes.Structure):
     """upsweep_plan: how the library will run a scan."""
 

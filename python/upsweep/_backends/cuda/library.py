@@ -27,7 +27,7 @@ class Library:
     """The loaded library; its functions are attributes without their prefix, and raise exceptions."""
 
     def __init__(self, path: Path) -> None:
-        from upsweep._backends.cuda import abi
+        from upsweep._backends.cuda import _calls, abi
 
         self.path, self._names = path, abi.STATUS
         self._not_errors = (abi.OK, abi.NEEDS_WORKSPACE, abi.NO_KERNEL)
@@ -53,11 +53,15 @@ class Library:
         expected = [ctypes.sizeof(struct) for struct in abi.STRUCTS.values()]
         if list(sizes) != expected:
             raise ImportError(f"{path}: its structures have sizes {list(sizes)}, this upsweep's {expected}")
+        self.functions = _calls.Functions(self._address, self._check)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         raise AttributeError(f"{NAME} has no function upsweep_cuda_{name}")  # set in __init__, unless misspelt
 
-    def _check(self, status: int, function: Any, arguments: Any) -> int:
+    def _address(self, name: str) -> int | None:
+        return ctypes.cast(getattr(self, name), ctypes.c_void_p).value
+
+    def _check(self, status: int, function: Any = None, arguments: Any = None) -> int:
         if status in self._not_errors:
             return status
         text = self.last_error().decode(errors="replace")

@@ -5,14 +5,10 @@ Nothing here synchronises, and nothing knows an array library: callers pass desc
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 from upsweep._backends.cuda import abi, library
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
-
-_pack_lines = struct.Struct(abi.LINES_FORMAT).pack_into
-_pack_lines_backward = struct.Struct(abi.LINES_BACKWARD_FORMAT).pack_into
 
 
 def accumulator_of(dtype: str) -> int:
@@ -136,37 +132,3 @@ def advance(
         exclusive=False, device=device, stream=stream,
     )  # fmt: skip
     run_scan(p, allocate)
-
-
-def run_lines(
-    dtype: str, x: int, gates: int, gamma: float, out: int, lines: int, length: int, *, reverse: bool, device: int,
-    stream: int, allocate: Allocate,
-) -> None:  # fmt: skip
-    """Start a scan of contiguous lines of one dtype, from pointers. `gates` 0: the factor is gamma.
-
-    Small scans spend their time on the host: here one call packs the whole request, and the library is called a
-    second time only if it needs a workspace.
-    """
-    library.check_device(device)
-    request = abi.Lines()
-    _pack_lines(
-        request, 0, device, abi.DTYPES[dtype], reverse, 0, stream, x, gates, out, gamma, lines, length, 0, 0
-    )
-    scan_lines = library.load().scan_lines
-    if scan_lines(request):
-        request.workspace, keep_alive = allocate(request.workspace_bytes)
-        scan_lines(request)
-        del keep_alive
-
-
-def run_lines_backward(
-    dtype: str, gates: int, y: int, g: int, gx: int, g_gates: int, lines: int, length: int, *, reverse: bool,
-    device: int, stream: int,
-) -> bool:  # fmt: skip
-    """Start the gradients of such a scan with gates and result `y`; False: the library has no kernel for them."""
-    library.check_device(device)
-    request = abi.LinesBackward()
-    _pack_lines_backward(
-        request, 0, device, abi.DTYPES[dtype], reverse, 0, stream, gates, y, g, gx, g_gates, lines, length
-    )
-    return bool(library.load().lines_backward(request) != abi.NO_KERNEL)

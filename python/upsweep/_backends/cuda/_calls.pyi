@@ -1,0 +1,65 @@
+from collections.abc import Callable
+from typing import Any
+
+class Functions:
+    """The functions of the loaded library, by their addresses."""
+
+    def __init__(self, address: Callable[[str], int | None], check: Callable[[int], int]) -> None: ...
+
+class TensorCalls:
+    """The calls of one array library: torch's."""
+
+    def __init__(
+        self,
+        *,
+        load: Callable[[], Any],
+        check_device: Callable[[int], None],
+        exchange: object,
+        dtypes: dict[Any, int],
+        plain_types: frozenset[type],
+        watchers: tuple[Callable[[], object], ...],
+        forward_ad: Any,
+        is_grad_enabled: Callable[[], bool],
+        is_neg: Callable[[Any], bool],
+        stream: Callable[[int], int] | None,
+        workspace: Callable[[int, Any], tuple[int, object]],
+        empty_like: Callable[[Any], Any],
+        increment_version: Callable[[Any], None],
+        int64: object,
+        device_type: int = 2,
+    ) -> None: ...
+    def scan_lines(
+        self,
+        x: Any,
+        gates: Any,
+        gamma: float,
+        reverse: bool,
+        flush: bool,
+        out: Any,
+        record: Callable[..., Any] | None,
+    ) -> Any:
+        """The scan of contiguous tensors along their last axis, or None for other arguments."""
+
+    def lines_backward(self, g: Any, gates: Any, y: Any, gx: Any, g_gates: Any, reverse: bool) -> bool:
+        """Write the gradients of such a scan; False: there is no kernel for them."""
+
+    def count(self, keys: Any, weights: Any, n_bins: int, deterministic: bool) -> Any:
+        """The counts of 1-D keys, or the sums of their weights, or None for other arguments."""
+
+    def scan(
+        self,
+        x: Any,
+        gates: Any,
+        gamma: Any,
+        factor: complex,
+        initial: Any,
+        reset: Any,
+        out: Any,
+        final_state: Any,
+        *,
+        axis: int,
+        reverse: bool,
+        exclusive: bool,
+        window: int,
+    ) -> None:
+        """Start a scan of tensors that the caller has checked."""
