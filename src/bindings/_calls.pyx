@@ -6,7 +6,7 @@ the tensors, and the library's functions are called through their addresses. A t
 DLPack's table of C functions (`Exchange`), which torch has from 2.10 on, or from its attributes.
 
 ``upsweep._torch`` calls `TensorCalls`, which takes torch's functions when it is created: nothing here imports torch.
-`scan_lines` and `count` return None, before any work, for all but the plainest arguments; the caller's general path
+`scan_plain` and `count` return None, before any work, for all but the plainest arguments; the caller's general path
 then checks the arguments and raises its errors.
 """
 
@@ -277,16 +277,18 @@ cdef class TensorCalls:
     cdef void* stream_of(self, int device) except? NULL:
         return <void*><uintptr_t>self.stream(device)
 
-    def scan_lines(self, x, gates, double gamma, bint reverse, bint flush, out, record):
-        """Return the scan of contiguous tensors of one dtype along their last axis, or None.
+    def scan_plain(self, x, gates, double gamma, axis, bint reverse, bint flush, out, record):
+        """Return the scan of contiguous tensors of one dtype, or None; axis is an int, or None for the last.
 
         Without gates the factor is gamma. Where a gradient is needed, the result is what
-        ``record(y, x, gates, gamma, reverse, flush)`` returns; None stands for a caller that cannot have one.
+        ``record(y, x, gates, gamma, axis, reverse, flush)`` returns; None stands for a caller that cannot have one.
         """
         cdef upsweep_lines request
+        cdef upsweep_scan strided
         cdef Operand summands, factors, target
         cdef Functions functions
         cdef int64_t n, distance
+        cdef int64_t at
         cdef int32_t status
         cdef bint differentiates
         if not (self.is_plain(x) and (gates is None or self.is_plain(gates)) and (out is None or self.is_plain(out))):
@@ -300,6 +302,7 @@ cdef class TensorCalls:
             return None
         factors.data = target.data = NULL
         try:
+            at = -1 if axis is None else axis
             self.describe(x, &summands)
             if not self.is_line(x, &summands):
                 return None
@@ -311,10 +314,11 @@ cdef class TensorCalls:
                 self.describe(out, &target)
                 if not (are_alike(&target, &summands) and self.is_line(out, &target)):
                     return None
-        except RuntimeError:   # the caller refuses the tensor
+        except (OverflowError, RuntimeError):   # the caller refuses the axis or the tensor
             return None
         n = count_elements(&summands)
-        if n == 0 and differentiates:
+        at = at + summands.ndim if at < 0 else at
+        if not 0 <= at < summands.ndim or (n == 0 and differentiates):
             return None
         if out is None:
             out = self.empty_like(x)
@@ -328,6 +332,15 @@ cdef class TensorCalls:
             self.increment_version(out)   # a backward that saved it raises then
         if n == 0:
             return out
+        if at < summands.ndim - 1:
+            memset(&strided, 0, sizeof(strided))
+            fill(&strided.x, &summands, at)
+            fill(&strided.out, &target, at)
+            if gates is not None:
+                fill(&strided.gates, &factors, at)
+            strided.gamma_re, strided.reverse = gamma, reverse
+            self.start(&strided, &summands, at, summands.code, x)
+            return record(out, x, gates, gamma, at, reverse, flush) if differentiates else out
         functions = self.functions_of(summands.device)
         request.device, request.dtype, request.reverse = summands.device, summands.code, reverse
         request.x, request.gates, request.out, request.gamma = summands.data, factors.data, target.data, gamma
@@ -340,7 +353,32 @@ cdef class TensorCalls:
             request.workspace = <void*><uintptr_t>pointer
             status = functions.scan_lines(&request)
         functions.require(status)
-        return record(out, x, gates, gamma, reverse, flush) if differentiates else out
+        return record(out, x, gates, gamma, at, reverse, flush) if differentiates else out
+
+    cdef int start(self, upsweep_scan* request, const Operand* summands, int axis, int code, x) except -1:
+        """Start a scan of the tensor x to a result of dtype `code`.
+
+        The request has all but its accumulator, shape, device, stream and workspace.
+        """
+        cdef upsweep_plan plan
+        cdef int dim
+        cdef Functions functions = self.functions_of(summands.device)
+        for dim in range(summands.ndim):
+            if dim == axis:
+                request.length = summands.shape[dim]
+            else:
+                request.batch_shape[request.n_batch] = summands.shape[dim]
+                request.n_batch += 1
+        request.accumulator = (
+            UPSWEEP_INTEGER if code < UPSWEEP_FLOAT16 else UPSWEEP_REAL if code < UPSWEEP_COMPLEX64 else UPSWEEP_COMPLEX
+        )
+        request.device, request.stream = summands.device, self.stream_of(summands.device)
+        functions.require(functions.plan_scan(request, 0, &plan))
+        if plan.workspace_bytes:
+            pointer, memory = self.workspace(plan.workspace_bytes, x.device)
+            request.workspace, request.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
+        functions.require(functions.scan(request))
+        return 0
 
     def lines_backward(self, g, gates, y, gx, g_gates, bint reverse):
         """Write the gradients of such a scan with gates and result y, from g, that of y.
@@ -429,19 +467,10 @@ cdef class TensorCalls:
         the factor is a number. Without out only the final state is written, in its dtype.
         """
         cdef upsweep_scan request
-        cdef upsweep_plan plan
         cdef Operand summands
-        cdef Functions functions
-        cdef int dim, code
         cdef double complex number
         memset(&request, 0, sizeof(request))
         self.describe(x, &summands)
-        for dim in range(summands.ndim):
-            if dim == axis:
-                request.length = summands.shape[dim]
-            else:
-                request.batch_shape[request.n_batch] = summands.shape[dim]
-                request.n_batch += 1
         fill(&request.x, &summands, axis)
         self.fill(&request.gates, gates, axis)
         self.fill(&request.reset, reset, axis)
@@ -452,15 +481,7 @@ cdef class TensorCalls:
         if gates is None and gamma is None:
             number = factor
             request.gamma_re, request.gamma_im = number.real, number.imag
-        code = request.final_state.dtype if out is None else request.out.dtype
-        request.accumulator = (
-            UPSWEEP_INTEGER if code < UPSWEEP_FLOAT16 else UPSWEEP_REAL if code < UPSWEEP_COMPLEX64 else UPSWEEP_COMPLEX
-        )
-        functions = self.functions_of(summands.device)
-        request.device, request.stream = summands.device, self.stream_of(summands.device)
         request.reverse, request.exclusive, request.window = reverse, exclusive, window
-        functions.require(functions.plan_scan(&request, 0, &plan))
-        if plan.workspace_bytes:
-            pointer, memory = self.workspace(plan.workspace_bytes, x.device)
-            request.workspace, request.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
-        functions.require(functions.scan(&request))
+        self.start(
+            &request, &summands, axis, request.final_state.dtype if out is None else request.out.dtype, x
+        )

@@ -4,6 +4,7 @@ Tensors on the CPU stand for some on a device, and functions of Python for those
 """
 
 import ctypes
+import unittest.mock
 from ctypes import POINTER, PYFUNCTYPE, c_int32
 
 import numpy as np
@@ -100,8 +101,8 @@ def random(*shape, dtype=torch.float32):
     return torch.rand(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
 
-def lines(calls, x, gates=None, gamma=0.5, reverse=False, out=None, record=None):
-    return calls.scan_lines(x, gates, gamma, reverse, True, out, record)
+def lines(calls, x, gates=None, gamma=0.5, reverse=False, out=None, record=None, axis=None):
+    return calls.scan_plain(x, gates, gamma, axis, reverse, True, out, record)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -127,6 +128,32 @@ def test_lines(calls, library, reverse, workspace_bytes):
     assert (request.device, request.stream, request.lines, request.length) == (0, STREAM, 6, 5)
     assert bool(request.workspace) == bool(workspace_bytes) == bool(library.allocated)
     assert {n_bytes for n_bytes, _ in library.allocated} <= {workspace_bytes}
+
+
+@pytest.mark.parametrize("workspace_bytes", [0, 4096])
+def test_another_axis(calls, library, workspace_bytes):
+    library.workspace_bytes = workspace_bytes
+    x, gates = random(2, 3, 5), random(2, 3, 5)
+    for axis, at in ((0, 0), (1, 1), (-2, 1), (-3, 0)):
+        for factors in (None, gates):
+            record = unittest.mock.Mock(side_effect=lambda y, *_: y)
+            y = lines(calls, x.requires_grad_(), factors, 0.5, True, None, record, axis)
+            record.assert_called_once_with(y, x, factors, 0.5, at, True, True)
+            expected = scan_launch.problem(
+                *map(executors.describe, (x, factors, 0.5, None, None, y, None)), axis=at, reverse=True,
+                exclusive=False, device=0, stream=STREAM,
+            )  # fmt: skip
+            if factors is not None:
+                expected.gamma_re = 0.5  # is not read beside gates
+            request = library.requests[-1]
+            assert bool(request.workspace) == bool(workspace_bytes) and request.workspace_bytes == workspace_bytes
+            request.workspace, request.workspace_bytes = None, 0
+            assert bytes(request) == bytes(expected)
+    assert lines(calls, x.detach(), axis=2).shape == x.shape
+    assert type(library.requests[-1]) is abi.Lines
+    library.requests.clear()
+    for axis in (3, -4, 2**70):
+        assert lines(calls, x.detach(), axis=axis) is None and not library.requests
 
 
 def test_what_lines_leave_to_the_general_path(calls, library):
@@ -164,7 +191,7 @@ def test_a_gradient_is_recorded(calls):
     gates.requires_grad_(), x.requires_grad_()
     for factors, gamma in ((gates, 0.0), (None, 0.5), (None, 1.0)):
         for reverse in (False, True):
-            y = lines(calls, x, factors, gamma, reverse, record=scan_ops.record_lines)
+            y = lines(calls, x, factors, gamma, reverse, record=scan_ops.record_plain)
             factor = gamma if factors is None else factors
             expected = torch_scan.prepare_gated(factor, x, None, None, None).run(
                 None, reverse, False, True, 0, False, None

@@ -170,12 +170,12 @@ def run_lines(
 ) -> Tensor | None:  # fmt: skip
     """Return the scan of contiguous tensors of one dtype along their last axis, or None for other tensors.
 
-    x is on the CPU; `calls.scan_lines` is the same on CUDA. The caller makes sure that no gradient is needed.
+    x is on the CPU; `calls.scan_plain` is the same on CUDA. The caller makes sure that no gradient is needed.
     """
     try:
         if not (_has_lines(x) and (gates is None or _lies_like(gates, x)) and (out is None or _lies_like(out, x))):
             return None
-        n = x.numel()
+        n, last = x.numel(), len(x.shape) - 1
     except RuntimeError:  # a sparse or nested tensor without strides or shape, which the caller refuses
         return None
     if not n:
@@ -192,7 +192,7 @@ def run_lines(
     cpu.scans.scan(
         as_numpy(x), None if gates is None else as_numpy(gates),
         None if gates is not None or gamma == 1 else np.array(gamma), None, None, as_numpy(out), None, None,
-        axis=x.ndim - 1, reverse=reverse, exclusive=False, flush=flush, window=0,
+        axis=last, reverse=reverse, exclusive=False, flush=flush, window=0,
         n_threads=cpu.threads(n_threads), accumulator=cpu_scan.REAL,
     )  # fmt: skip
     return out

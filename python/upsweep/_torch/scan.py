@@ -34,10 +34,10 @@ def cumulative_sum(
 ) -> Any:  # fmt: skip
     """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
     if (
-        axis in (None, -1) and initial is None and reset is None and dtype is None and not include_initial
+        initial is None and reset is None and dtype is None and not include_initial
         and not exclusive and not return_final and isinstance(x, Tensor)
     ):  # fmt: skip
-        y = _run_lines(x, None, 1.0, reverse, False, out, n_threads)
+        y = _run_plain(x, None, 1.0, axis, reverse, False, out, n_threads)
         if y is not None:
             return _later_at_once(x, y)
     scan = prepare_sum(x, dtype, axis, reset, initial)
@@ -59,10 +59,10 @@ def discounted_cumsum(
 ) -> Any:  # fmt: skip
     """`upsweep.discounted_cumsum` of tensors."""
     if (
-        type(gamma) is float and axis in (None, -1) and initial is None and reset is None and not window
+        type(gamma) is float and initial is None and reset is None and not window
         and not exclusive and not return_final and isinstance(x, Tensor)
     ):  # fmt: skip
-        y = _run_lines(x, None, gamma, reverse, True, out, n_threads)
+        y = _run_plain(x, None, gamma, axis, reverse, True, out, n_threads)
         if y is not None:
             return _later_at_once(x, y)
     scan = prepare_discounted(x, gamma, axis, reset, initial)
@@ -76,35 +76,36 @@ def linear_recurrence(
 ) -> Any:  # fmt: skip
     """`upsweep.linear_recurrence` of tensors."""
     if (
-        axis in (None, -1) and initial is None and reset is None and not exclusive and not return_final
+        initial is None and reset is None and not exclusive and not return_final
         and isinstance(tokens, Tensor) and isinstance(gates, Tensor)
     ):  # fmt: skip
-        y = _run_lines(tokens, gates, 0.0, reverse, True, out, n_threads)
+        y = _run_plain(tokens, gates, 0.0, axis, reverse, True, out, n_threads)
         if y is not None:
             return _later_at_once(tokens, y)
     scan = prepare_gated(gates, tokens, axis, reset, initial)
     return scan.run(out, reverse, exclusive, True, 0, return_final, n_threads)
 
 
-def _run_lines(
-    x: Tensor, gates: Tensor | None, gamma: float, reverse: bool, flush: bool, out: Any, n_threads: int | None
-) -> Tensor | None:
-    """Return the scan along the last axis of plain contiguous tensors of one dtype, or None for others."""
-    if _is_compiling():
+def _run_plain(
+    x: Tensor, gates: Tensor | None, gamma: float, axis: Any, reverse: bool, flush: bool, out: Any,
+    n_threads: int | None,
+) -> Tensor | None:  # fmt: skip
+    """Return the scan of plain contiguous tensors of one dtype, or None for other arguments."""
+    if _is_compiling() or not (axis is None or type(axis) is int):
         return None
     if x.is_cuda:
-        record = scan_ops.record_lines if n_threads is None else None
-        y: Tensor | None = executors.calls.scan_lines(x, gates, gamma, reverse, flush, out, record)
+        record = scan_ops.record_plain if n_threads is None else None
+        y: Tensor | None = executors.calls.scan_plain(x, gates, gamma, axis, reverse, flush, out, record)
         return y
-    if not x.is_cpu or needs_dispatcher((x, gates, out)):
+    if axis not in (None, -1) or not x.is_cpu or needs_dispatcher((x, gates, out)):
         return None
     return executors.run_lines(x, gates, gamma, bool(reverse), flush, out, n_threads)
 
 
 def _later_at_once(x: Tensor, y: Tensor) -> Tensor:
-    """Return the result of `_run_lines`, which later calls on a device reach without `dispatched`."""
+    """Return the result of `_run_plain`, which later calls on a device reach without `dispatched`."""
     if x.is_cuda:
-        plain_scans[type(x)] = _run_lines
+        plain_scans[type(x)] = _run_plain
     return y
 
 

@@ -133,10 +133,9 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     # gx is the scan in the other direction.
     if (
         not torch.compiler.is_compiling() and gates is None and gamma is None and reset is None and not window
-        and type(ctx.factor) is float and axis == g.ndim - 1 and g.is_cuda and g.dtype == x_dtype
-        and not needs_initial
+        and type(ctx.factor) is float and g.is_cuda and g.dtype == x_dtype and not needs_initial
     ):  # fmt: skip
-        gx = executors.calls.scan_lines(g.contiguous(), None, ctx.factor, not reverse, flush, None, None)
+        gx = executors.calls.scan_plain(g.contiguous(), None, ctx.factor, axis, not reverse, flush, None, None)
         if gx is not None:
             return (gx,)
     next_gates = None if gates is None else shifted(gates, gates.new_ones(()), axis, ahead).conj()
@@ -240,10 +239,11 @@ def _record_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 _record = unprepared(_record_forward, _record_backward)
 
 
-def record_lines(y: Tensor, x: Tensor, gates: Tensor | None, gamma: float, reverse: bool, flush: bool) -> Tensor:
-    """Return `y`, the scan of plain tensors along the last axis without an initial state, with its derivative."""
-    shape = x.shape
-    options = (len(shape) - 1, reverse, flush, 0, 0, y.dtype, shape[-1])
+def record_plain(
+    y: Tensor, x: Tensor, gates: Tensor | None, gamma: float, axis: int, reverse: bool, flush: bool
+) -> Tensor:
+    """Return `y`, the scan of plain tensors of one dtype without an initial state, with its derivative."""
+    options = (axis, reverse, flush, 0, 0, y.dtype, x.shape[axis])
     result: Tensor = _record(x, gates, None, gamma, None, options, (y,))
     return result
 

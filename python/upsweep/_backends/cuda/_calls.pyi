@@ -28,17 +28,18 @@ class TensorCalls:
         int64: object,
         device_type: int = 2,
     ) -> None: ...
-    def scan_lines(
+    def scan_plain(
         self,
         x: Any,
         gates: Any,
         gamma: float,
+        axis: int | None,
         reverse: bool,
         flush: bool,
         out: Any,
         record: Callable[..., Any] | None,
     ) -> Any:
-        """The scan of contiguous tensors along their last axis, or None for other arguments."""
+        """The scan of contiguous tensors, or None for other arguments."""
 
     def lines_backward(self, g: Any, gates: Any, y: Any, gx: Any, g_gates: Any, reverse: bool) -> bool:
         """Write the gradients of such a scan; False: there is no kernel for them."""
