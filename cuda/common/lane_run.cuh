@@ -58,6 +58,14 @@ struct LaneRun {
 
   // What the elements do to any state.
   __device__ __noinline__ ExtendedStep step() const {
+    if constexpr (sizeof(Local) == 8) {
+      if (!begins && first < 0 && !drops) {
+        OrdinaryRun run;
+        each(false, [&](int, Local gate, Local& value) { run.add(gate, value); });
+        ExtendedStep step;
+        if (run.is_step(&step)) return step;
+      }
+    }
     ExtendedRun<Local> run;
     if (begins) run.begin_with(static_cast<Local>(begin));
     each(false, [&](int i, Local gate, Local& value) {

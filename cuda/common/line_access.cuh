@@ -71,7 +71,7 @@ struct Contiguous {
   using Raw = T;
   using Local = decltype(local_of(T()));
   static constexpr int kVec = 16 / sizeof(T), kPer = kVec, kUnroll = 1, kUnrollEnds = 1, kSubruns = 1;
-  static constexpr bool kHeld = true, kSimple = false;
+  static constexpr bool kHeld = true, kInPlace = false, kSimple = false;
 
   const T* x;
   const T* gates;
@@ -175,7 +175,7 @@ struct Strided {
   using Raw = S;
   using Local = S;
   static constexpr int kVec = kStridedElements, kPer = kVec, kUnroll = 1, kUnrollEnds = 1, kSubruns = 1;
-  static constexpr bool kHeld = true, kSimple = false;
+  static constexpr bool kHeld = true, kInPlace = false, kSimple = false;
   static constexpr int kWarpVectors = 0;   // nothing is staged
 
   int base;

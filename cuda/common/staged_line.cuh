@@ -43,6 +43,7 @@ struct Staged : StagedEnds<kSimple_> {
   static constexpr int kVectors = kVec / kPer;            // of a lane
   static constexpr int kSubruns = sizeof(T) == 2 ? kVec / kSubrunElements : 1;
   static constexpr bool kHeld = false, kSimple = kSimple_, kBackward = kReverse;
+  static constexpr bool kInPlace = true;                  // a LaneRun finds all elements, and leaves all results, in the stage
   static constexpr int kUnroll = kVectors < 4 ? kVectors : 4, kUnrollEnds = kVectors < 2 ? kVectors : 2;
   static constexpr int kWarpPositions = 32 * kVec;
   // Of one array, for each warp.

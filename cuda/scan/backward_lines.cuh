@@ -39,6 +39,7 @@ struct StagedBackward : Staged<T, kReverse, kLaneElements<T>, true> {
   using Base::length;
   using Base::lowest;
   static constexpr int kStage = 3 * kWarpVectors;
+  static constexpr bool kInPlace = false;   // the gates are those of the steps before, and ga is stored too
 
   const T* y;
   T* g_gates;

@@ -344,29 +344,34 @@ struct Tile {
     }
   }
 
-  // The lane's elements in memory, and their description: `held` has those that are in registers.
+  // The lane's elements in memory, and their description: `held` has those that a LaneRun cannot find where they are.
   struct HeldElements {
-    static constexpr int kWords = Line::kHeld ? kVec * static_cast<int>(sizeof(Raw)) / 16 : 1;
-    union { uint4 word[kWords]; Raw part[Line::kHeld ? kVec : 1]; } x, gates;
+    static constexpr int kWords = Line::kInPlace ? 1 : kVec * static_cast<int>(sizeof(Raw)) / 16;
+    union { uint4 word[kWords]; Raw part[Line::kInPlace ? 1 : kVec]; } x, gates;
     __device__ HeldElements() {}
   };
   __device__ __forceinline__ LaneRun<Raw> run_of(const Line& line, const Problem& p, int64_t row, int position,
                                                  double gamma, HeldElements& held) const {
     const int t = line.time(position);
     LaneRun<Raw> run;
-    if constexpr (Line::kHeld) {
+    if constexpr (Line::kInPlace) {
+      line.locate(run, kGated);
+    } else {
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        held.x.part[i] = x[i];
-        if constexpr (kGated) held.gates.part[i] = a[i];
+      for (int j = 0; j < kVectors; ++j) {
+        Raw x_raw[kPer], a_raw[kGated ? kPer : 1];
+        if constexpr (!Line::kHeld) line.template take<kGated>(position, j, x_raw, a_raw);
+#pragma unroll
+        for (int e = 0; e < kPer; ++e) {
+          held.x.part[j * kPer + e] = Line::kHeld ? x[Line::kHeld ? e : 0] : x_raw[e];
+          if constexpr (kGated) held.gates.part[j * kPer + e] = Line::kHeld ? a[Line::kHeld ? e : 0] : a_raw[e];
+        }
       }
       run.x = held.x.word;
       run.gates = kGated ? held.gates.word : nullptr;
       run.vectors = HeldElements::kWords;
       run.turn = 0;
       run.reverse = false;
-    } else {
-      line.locate(run, kGated);
     }
     run.drops = kResets ? drops : 0;
     run.start = start;
@@ -385,12 +390,15 @@ struct Tile {
   }
   // Stores results that are in `held`; others are staged, for flush().
   __device__ void bring(const Line& line, const Problem& p, int position, const HeldElements& held) const {
-    if constexpr (Line::kHeld) {
+    if constexpr (!Line::kInPlace) {
       if (!p.writes) return;
-      Local y[kVec];
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) y[i] = Line::value(held.x.part[i]);
-      line.template store<false>(position, 0, y);
+      for (int j = 0; j < kVectors; ++j) {
+        Local y[kPer];
+#pragma unroll
+        for (int e = 0; e < kPer; ++e) y[e] = Line::value(held.x.part[j * kPer + e]);
+        line.template store<false>(position, j, y);
+      }
     }
   }
 
