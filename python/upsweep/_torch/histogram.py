@@ -71,7 +71,7 @@ def _is_plain(x: Any) -> bool:
     try:
         return (
             not torch_scan.is_traced() and torch_scan.is_plain_tensor(x) and _is_cuda(x) and x.dtype in _DTYPES
-            and x.is_contiguous() and not x.is_neg() and x.numel() > 0
+            and not x.is_nested and x.is_contiguous() and not x.is_neg() and x.numel() > 0
         )  # fmt: skip
     except RuntimeError:  # a sparse or nested tensor, which the general path refuses
         return False
