@@ -59,7 +59,9 @@ def _source_bytes() -> Array:
     folder = Path(sysconfig.get_paths()["stdlib"])
     source = bytearray()
     for path in sorted(folder.rglob("*.py")):
-        if not {"site-packages", "dist-packages"}.intersection(path.parts) and len(source) < _MOST_BYTES:
+        # A link may lead nowhere.
+        is_own = not {"site-packages", "dist-packages"}.intersection(path.parts) and path.is_file()
+        if is_own and len(source) < _MOST_BYTES:
             source += path.read_bytes()
     if len(source) < 2 * _PREFIX:
         raise FileNotFoundError(f"no sources of the standard library under {folder.name}")
