@@ -83,7 +83,8 @@ def test_an_index_of_packages_finds_what_the_readme_shows_and_links():
     targets = re.findall(r"\]\(([^)]+)\)", importlib.metadata.metadata("upsweep").get_payload())
     assert len(targets) == len(re.findall(r"\]\(([^)]+)\)", (CHECKOUT / "README.md").read_text()))
     _, owner, name = PROJECT["urls"]["Source"].rsplit("/", 2)
+    address = rf"https://(?:raw\.githubusercontent|github)\.com/{owner}/{name}/(?:blob/)?main/(.*)"
     for target in targets:
-        found = re.fullmatch(rf"https://(?:raw\.githubusercontent|github)\.com/{owner}/{name}/(?:blob/)?main/(.*)", target)
+        found = re.fullmatch(address, target)
         assert found and (CHECKOUT / found[1]).is_file(), target
         assert ("raw" in target) == found[1].endswith(".svg")
