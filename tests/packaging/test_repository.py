@@ -2,12 +2,12 @@
 files that name another version, or other Pythons, than pyproject.toml.
 """
 
-import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+import upsweep
 
 CHECKOUT = Path(__file__).parents[2]
 WORKFLOWS = sorted((CHECKOUT / ".github" / "workflows").glob("*.yml"))
@@ -78,13 +78,14 @@ def test_the_version_is_the_same_everywhere():
     assert changelog.splitlines()[-1].startswith(f"[{version}]: {PROJECT['urls']['Source']}/")
 
 
-def test_an_index_of_packages_finds_what_the_readme_shows_and_links():
+def test_a_package_index_has_addresses_for_what_the_readme_shows_and_links():
     """There is no checkout beside it; each address names a file of this one."""
-    targets = re.findall(r"\]\(([^)]+)\)", importlib.metadata.metadata("upsweep").get_payload())
-    assert len(targets) == len(re.findall(r"\]\(([^)]+)\)", (CHECKOUT / "README.md").read_text()))
+    (metadata,) = Path(upsweep.__file__).parents[1].glob("upsweep-*.dist-info/METADATA")
+    targets = re.findall(r"\]\(([^)]+)\)", metadata.read_text())
+    assert len(targets) == len(re.findall(r"\]\(([^)]+)\)", (CHECKOUT / "README.md").read_text())) > 10
     _, owner, name = PROJECT["urls"]["Source"].rsplit("/", 2)
     address = rf"https://(?:raw\.githubusercontent|github)\.com/{owner}/{name}/(?:blob/)?main/(.*)"
     for target in targets:
-        found = re.fullmatch(address, target)
-        assert found and (CHECKOUT / found[1]).is_file(), target
-        assert ("raw" in target) == found[1].endswith(".svg")
+        match = re.fullmatch(address, target)
+        assert match and (CHECKOUT / match[1]).is_file(), target
+        assert ("raw" in target) == match[1].endswith(".svg")
