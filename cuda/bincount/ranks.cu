@@ -30,7 +30,7 @@ cudaError_t with_element(int32_t dtype, Call call) {
 }
 
 constexpr int64_t kMostBlocks = 4096;
-constexpr int kSharedByDefault = 47 * 1024;   // bytes that a kernel may ask for at a launch, beside a little of its own
+constexpr int kSharedByDefault = 47 * 1024;   // bytes that a kernel may ask for at a launch, besides a little of its own
 
 uint32_t blocks_for(int64_t n) {
   return static_cast<uint32_t>(std::min((n + kTableThreads - 1) / kTableThreads, kMostBlocks));

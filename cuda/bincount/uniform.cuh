@@ -17,19 +17,13 @@
 namespace upsweep {
 
 // Without contraction to one operation that rounds once.
-UPSWEEP_HOST_DEVICE inline float multiply_then_add(float a, float b, float c) {
+template <class T>
+UPSWEEP_HOST_DEVICE inline T multiply_then_add(T a, T b, T c) {
 #ifdef __CUDA_ARCH__
-  return __fadd_rn(__fmul_rn(a, b), c);
+  if constexpr (sizeof(T) == 4) return __fadd_rn(__fmul_rn(a, b), c);
+  else return __dadd_rn(__dmul_rn(a, b), c);
 #else
-  const volatile float product = a * b;
-  return product + c;
-#endif
-}
-UPSWEEP_HOST_DEVICE inline double multiply_then_add(double a, double b, double c) {
-#ifdef __CUDA_ARCH__
-  return __dadd_rn(__dmul_rn(a, b), c);
-#else
-  const volatile double product = a * b;
+  const volatile T product = a * b;
   return product + c;
 #endif
 }

@@ -5,8 +5,8 @@
 // whatever the kernel. Kernels describe the lane's elements by a LaneRun, which costs the usual way no registers.
 #pragma once
 
-#include "common/elements.cuh"
 #include "common/extended_step.cuh"
+#include "common/line_access.cuh"
 
 namespace upsweep {
 
@@ -91,10 +91,7 @@ struct LaneRun {
       const Local before = is_alone ? Local(0) : s;
       s = is_alone ? value : advance(gate, s, value);
       value = exclusive ? before : s;
-      if (i == end && final_state) {
-        if (final_dtype == UPSWEEP_FLOAT64) write(final_state, static_cast<double>(s));
-        else write(final_state, static_cast<float>(s));
-      }
+      if (i == end && final_state) store_state(final_state, final_dtype, static_cast<double>(s));
     });
   }
 };

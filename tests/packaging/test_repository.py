@@ -79,7 +79,7 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_a_package_index_has_addresses_for_what_the_readme_shows_and_links():
-    """There is no checkout beside it; each address names a file of this one."""
+    """An index has no checkout; each address names a file of this one."""
     (metadata,) = Path(upsweep.__file__).parents[1].glob("upsweep-*.dist-info/METADATA")
     targets = re.findall(r"\]\(([^)]+)\)", metadata.read_text())
     assert len(targets) == len(re.findall(r"\]\(([^)]+)\)", (CHECKOUT / "README.md").read_text())) > 10

@@ -144,7 +144,7 @@ def test_another_axis(calls, library, workspace_bytes):
                 exclusive=False, device=0, stream=STREAM,
             )  # fmt: skip
             if factors is not None:
-                expected.gamma_re = 0.5  # is not read beside gates
+                expected.gamma_re = 0.5  # with gates it is not read
             request = library.requests[-1]
             assert bool(request.workspace) == bool(workspace_bytes) and request.workspace_bytes == workspace_bytes
             request.workspace, request.workspace_bytes = None, 0

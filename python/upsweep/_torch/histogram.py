@@ -33,9 +33,8 @@ def histc(x: Any, bins: Any, low: Any, high: Any) -> Tensor | None:
     if not (_is_plain(x) and _are_plain(bins, low, high)):
         return None
     number = _DTYPES[x.dtype].type
-    ends: tuple[float, float] | None = (float(number(low)), float(number(high)))
-    if ends and ends[0] == ends[1]:
-        ends = _extremes(x)
+    first, last = float(number(low)), float(number(high))
+    ends = _extremes(x) if first == last else (first, last)
     if ends is None or not -_WIDEST < ends[0] < ends[1] < _WIDEST:
         return None
     counts = torch.empty(bins, dtype=x.dtype, device=x.device)
