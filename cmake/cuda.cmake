@@ -75,8 +75,9 @@ add_library(upsweep_cuda SHARED
   cuda/instances/reduce_float32.cu
   cuda/instances/reduce_float64.cu
   cuda/instances/reduce_any.cu)
-# src has what the CPU's code shares with it.
-target_include_directories(upsweep_cuda PRIVATE cuda cuda/include src ${CMAKE_CURRENT_BINARY_DIR}/cuda_generated)
+# src and the kernels of compiled updates have what others share with it.
+target_include_directories(upsweep_cuda PRIVATE
+  cuda cuda/include src python/upsweep/_compiler/cuda/kernels ${CMAKE_CURRENT_BINARY_DIR}/cuda_generated)
 # The static runtime's own symbols stay inside, beside another library's copy of it.
 target_link_options(upsweep_cuda PRIVATE -Wl,--exclude-libs,ALL)
 install(TARGETS upsweep_cuda LIBRARY DESTINATION ${UPSWEEP_CUDA_FOLDER})

@@ -4,7 +4,18 @@ import host_device
 import numpy as np
 import pytest
 import upsweep
-from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
+from device_scan_cases import (
+    AFFINE,
+    ALL_STATES,
+    KINDS,
+    OTHERS,
+    cell,
+    check,
+    mixed,
+    not_finite,
+    scan,
+    with_places,
+)  # fmt: skip
 from helpers import BFLOAT16, random
 from upsweep._backends.cuda import library, scan_launch, user_scan_launch
 from upsweep._compiler.cuda.scans import render as text
@@ -142,6 +153,21 @@ def test_special_values_in_chunks(place, special):
             if name == "max with resets":
                 assert np.isfinite(results[0][-500:]).all()
                 check(place, update, special, random(2500), parallel=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ALL_STATES)
+def test_chunks_that_are_not_finite(monkeypatch, place, name, dtype):
+    """Infinities, NaN and overflow in each chunk, as in a loop; no thread goes through all chunks in order."""
+    host_device.refuse_order(monkeypatch)
+    for kind in KINDS:
+        x = not_finite(kind, dtype)
+        for init in (0.5, -np.inf):
+            with np.errstate(all="ignore"):
+                check(place, ALL_STATES[name], init, x, parallel=True, tolerance=1e-3)
+    columns = np.stack([not_finite(kind, dtype, 1500) for kind in KINDS], 1)
+    with np.errstate(all="ignore"):
+        check(place, ALL_STATES[name], 0.25, columns, parallel=True, tolerance=1e-3)
 
 
 def test_states_beyond_what_carries_hold(place):

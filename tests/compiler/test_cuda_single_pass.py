@@ -6,7 +6,7 @@ Some blocks run at the same time, and wait for each other.
 import host_device
 import numpy as np
 import pytest
-from device_scan_cases import AFFINE, OTHERS, check, scan, with_places
+from device_scan_cases import AFFINE, ALL_STATES, KINDS, OTHERS, check, not_finite, scan, with_places
 from helpers import random
 from upsweep._backends.cuda import library, user_scan_launch
 from upsweep._compiler.cuda.scans import single_pass
@@ -167,6 +167,41 @@ def test_an_infinity_before_factors_that_vanish(place):
         check(place, lambda s, x: (0.5 + 0.4 * x) * s + x, 0.0, x, parallel=True)
         gates[9_000] = 0
         check(place, lambda s, x: x[0] * s + x[1], 0.0, (-gates, x), parallel=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ALL_STATES)
+def test_tiles_that_are_not_finite_wait_for_no_other(monkeypatch, place, name, dtype):
+    """Infinities, NaN and overflow in each tile, as in a loop; no tile is scanned in order."""
+    host_device.refuse_order(monkeypatch)
+    for kind in KINDS:
+        x = not_finite(kind, dtype)
+        for init in (0.5, -np.inf):
+            with np.errstate(all="ignore"):
+                check(place, ALL_STATES[name], init, x, parallel=True, tolerance=1e-3)
+    lines = np.stack([not_finite("both infinities", dtype, 1700), not_finite("finite", dtype, 1700)], 1)
+    with np.errstate(all="ignore"):
+        check(place, ALL_STATES[name], 0.25, np.asfortranarray(lines), parallel=True, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("name", ["two", "rotated"])
+def test_states_that_are_nan_wait_for_no_other(monkeypatch, place, name):
+    """Where every state is NaN and none is dropped, what comes later makes no difference; before that it does."""
+    x = not_finite("both infinities", np.float64)
+    with np.errstate(all="ignore"):
+        check(place, AFFINE[name][0], (0.5, -1.0), x, parallel=True)
+        check(place, lambda s, x: (np.where(x > 1, x, s[1]), s[0] + x), (np.nan, np.nan), x, parallel=True)
+        check(place, lambda s, x: (x + 0.0, s[0] - s[1]), (np.nan, np.nan), x, parallel=True)
+        host_device.refuse_order(monkeypatch)
+        check(place, AFFINE[name][0], (np.nan, np.nan), x, parallel=True)
+
+
+def test_infinite_factors_of_sums_are_scanned_in_order(place):
+    """What x * (s + 1) is of an infinite x depends on more than the sign of s."""
+    x = not_finite("both infinities", np.float32, 3000)
+    for update in (lambda s, x: np.where(x > 1.9, x, 0.75 * x * (s + 0.5)), lambda s, x: s + 0.5 * (x - s)):
+        with np.errstate(all="ignore"):
+            check(place, update, 0.5, x, parallel=True)
 
 
 def test_the_same_bits_however_blocks_meet(monkeypatch, place):

@@ -1,4 +1,4 @@
-"""Steps over all states (cuda/common/extended_step.cuh), compiled for the host, held to a loop."""
+"""Steps over all states (kernels/all_states.cuh), compiled for the host, held to a loop."""
 
 import ctypes
 
@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from host_device import compile_cpp
 from reductions import SOURCES, SUPPORT
+from upsweep._compiler.cuda.pairs.render import kernel_text
 
 UNIT = """
 #include "cuda_on_host.hpp"
-static double __longlong_as_double(long long bits) { return bits_as_double(bits); }
-static long long __double_as_longlong(double x) { return (long long)double_as_bits(x); }
-template <class T> T max(T a, T b) { return a < b ? b : a; }
 #include "common/extended_step.cuh"
 using namespace upsweep;
 
@@ -61,6 +59,7 @@ def library(tmp_path_factory):
     for source in (SOURCES / "common/steps.cuh", SOURCES / "common/extended_step.cuh"):
         (folder / "common").mkdir(exist_ok=True)
         (folder / "common" / source.name).write_text(source.read_text())
+    (folder / "all_states.cuh").write_text(kernel_text("all_states"))
     for source in ("on_host.hpp", "cuda_on_host.hpp"):
         (folder / source).write_text((SUPPORT / source).read_text())
     (folder / "unit.cpp").write_text(UNIT)

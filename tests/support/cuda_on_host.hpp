@@ -6,16 +6,11 @@
 
 #include "on_host.hpp"
 
-using std::fma, std::isfinite;
+using std::isfinite;
 
 struct uint4 {
     unsigned x, y, z, w;
 } __attribute__((aligned(16)));
-
-template <class T>
-T min(T a, T b) {
-    return b < a ? b : a;
-}
 
 struct __half {
     unsigned short bits;
@@ -41,11 +36,6 @@ static __nv_bfloat16 __float2bfloat16_rn(float v) {
 
 static float __int_as_float(int bits) { return bits_as_float(unsigned(bits)); }
 static int __float_as_int(float v) { return int(float_as_bits(v)); }
-static int __double2hiint(double v) {
-    long long bits;
-    std::memcpy(&bits, &v, 8);
-    return int(bits >> 32);
-}
 static float __double2float_rz(double v) {
     const float near = float(v);
     return std::fabs(double(near)) > std::fabs(v) ? std::nextafter(near, 0.0f) : near;
@@ -65,22 +55,6 @@ void __stcs(T* to, T v) {
     *to = v;
 }
 
-template <class T>
-T broadcast_from(T v, int lane) {
-    const T values[1] = {v};
-    const auto* warp = lanes::tell(values);
-    std::memcpy(&v, warp[lane], sizeof v);
-    return v;
-}
-template <class T>
-T __shfl_sync(unsigned, T v, int lane) {
-    return broadcast_from(v, lane);
-}
-template <class T>
-T __shfl_up_sync(unsigned, T v, int by, int width = 32) {
-    const int lane = threadIdx.x % 32;
-    return broadcast_from(v, lane % width < by ? lane : lane - by);
-}
 template <class T>
 T __shfl_down_sync(unsigned, T v, int by, int width = 32) {
     const int lane = threadIdx.x % 32;

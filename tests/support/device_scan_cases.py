@@ -88,6 +88,31 @@ OTHERS = {
     ),
 }  # fmt: skip
 
+ALL_STATES = {
+    "kept": lambda s, x: np.where(x > 0, 0.5 * s + x, s),
+    "dropped": lambda s, x: np.where(x > 1.9, 0.0, (0.5 + 0.4 * x) * s) + x,
+    "gated": lambda s, x: (0.5 + 0.4 * x) * s + x,
+    "constant": lambda s, x: -0.9 * s + 0.1 * x,
+    "no state": lambda s, x: 0.5 * x,
+    "growing": lambda s, x: np.where(x > 1.9, x, 4.0 * s - x),
+}
+
+
+KINDS = ("both infinities", "mostly infinite", "one infinity", "NaN", "finite")
+
+
+def not_finite(kind, dtype, n=5000):
+    """Numbers of which each tile has some that are not finite, or none that the states stay finite with."""
+    x = np.random.default_rng(3).uniform(-2, 2, n).astype(dtype)
+    at = slice(0, n, 97) if kind != "mostly infinite" else slice(1, n, 2)
+    if "infinit" in kind:
+        x[at] = np.where(np.arange(len(x[at])) % 2, -np.inf, np.inf)
+    if kind == "one infinity":
+        x[at] = np.inf
+    if kind == "NaN":
+        x[at] = np.nan
+    return x
+
 
 def with_places(name, x):
     """The numbers, and for extremes that remember where they were found their places."""

@@ -21,7 +21,7 @@
 #define __launch_bounds__(...)
 
 using std::acos, std::asin, std::atan, std::atan2, std::cos, std::exp, std::exp2, std::fabs, std::floor, std::fmax;
-using std::fmin, std::log, std::pow, std::sin, std::sqrt, std::tanh;
+using std::fma, std::fmin, std::ldexp, std::log, std::pow, std::sin, std::sqrt, std::tanh;
 using std::acosh, std::asinh, std::atanh, std::copysign, std::cosh, std::erf, std::expm1, std::fmod, std::hypot, std::log10;
 using std::log1p, std::log2, std::rint, std::sinh, std::tan;
 
@@ -106,6 +106,21 @@ static double bits_as_double(unsigned long long bits) {
     double x;
     std::memcpy(&x, &bits, 8);
     return x;
+}
+static long long __double_as_longlong(double x) { return (long long)double_as_bits(x); }
+static double __longlong_as_double(long long bits) { return bits_as_double(bits); }
+static int __double2hiint(double v) {
+    long long bits;
+    std::memcpy(&bits, &v, 8);
+    return int(bits >> 32);
+}
+template <class T>
+static T min(T a, T b) {
+    return b < a ? b : a;
+}
+template <class T>
+static T max(T a, T b) {
+    return a < b ? b : a;
 }
 static void store_relaxed(unsigned long long* to, unsigned long long word) { __atomic_store_n(to, word, __ATOMIC_RELAXED); }
 static unsigned long long load_relaxed(const unsigned long long* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
@@ -245,6 +260,22 @@ static const unsigned (*tell(const T (&values)[N]))[6] {
 }
 }  // namespace lanes
 
+template <class T>
+static T broadcast_from(T v, int lane) {
+    const T values[1] = {v};
+    const auto* warp = lanes::tell(values);
+    std::memcpy(&v, warp[lane], sizeof v);
+    return v;
+}
+template <class T>
+static T __shfl_sync(unsigned, T v, int lane) {
+    return broadcast_from(v, lane);
+}
+template <class T>
+static T __shfl_up_sync(unsigned, T v, int by, int width = 32) {
+    const int lane = threadIdx.x % 32;
+    return broadcast_from(v, lane % width < by ? lane : lane - by);
+}
 template <class T>
 static T of_other_lane(T x, int mask) {
     const T values[1] = {x};

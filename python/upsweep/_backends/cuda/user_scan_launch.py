@@ -43,7 +43,7 @@ from upsweep._utils.lru_cache import LRUCache
 MAX_KERNELS = 512  # in the cache
 MOST_BYTES = 4096  # of a kernel's arguments
 MOST_BLOCKS = 2**31 - 1  # of a launch
-FEW_CHUNKS = 32  # of a column: one thread joins them
+FEW_CHUNKS = 32  # of a column: one thread joins them; a warp, of updates that extend to all states
 ORDINARY = 1e75  # below it, products of numbers do not overflow; as in kernels/look_back.cuh
 # Columns times chunks that keep 32 KiB in flight in each processor of a large device; more are only more to join.
 CHUNKED_COLUMNS = 32_768
@@ -98,19 +98,18 @@ def _compact(recurrence: Recurrence) -> _Compact:
 
 @functools.lru_cache(MAX_KERNELS)
 def _compact_with(recurrence: Recurrence, monoid: Monoid) -> tuple[_Compact, Monoid]:
-    """The same, and the monoid with its reduction in terms of these inputs and numbers."""
+    """The same, and the monoid with its reduction and its parts in terms of these inputs and numbers."""
     k, n = recurrence.n_states, len(recurrence.outputs)
-    both = _compact(replace(recurrence, outputs=(*recurrence.outputs, *monoid.reduce.states)))
-    plain = replace(both.recurrence, outputs=both.recurrence.outputs[:n])
-    reduce = Recurrence(both.recurrence.outputs[n:], (), plain.n_inputs)
+    end = n + monoid.reduce.n_states
+    both = _compact(replace(recurrence, outputs=(*recurrence.outputs, *monoid.reduce.states, *monoid.parts)))
+    outputs = both.recurrence.outputs
+    plain = replace(both.recurrence, outputs=outputs[:n])
+    reduce = Recurrence(outputs[n:end], (), plain.n_inputs)
     start = monoid.start if monoid.varies or monoid.kind != "affine" else monoid.start[-k:]
-    return both._replace(recurrence=plain), _without_numbers(monoid, reduce, start)
-
-
-def _without_numbers(monoid: Monoid, reduce: Recurrence | None = None, start: tuple[float, ...] = ()) -> Monoid:
-    """What the text of the kernels depends on, of a monoid."""
-    reduce = _compact(monoid.reduce).recurrence if reduce is None else reduce
-    return replace(monoid, reduce=reduce, start=start, matrix=(), bias=None, can_reset=False)
+    of_text = replace(
+        monoid, reduce=reduce, start=start, parts=outputs[end:], matrix=(), bias=None, can_reset=False
+    )
+    return both._replace(recurrence=plain), of_text
 
 
 def _compile(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Kernels:
@@ -204,7 +203,7 @@ class _Scan:
         )
         n_processors = driver.device(self.device).n_processors
         columns_per_processor = -(-n_columns // n_processors)
-        unused = (None,) * recurrence.n_states
+        unused, n_chunks = (None,) * recurrence.n_states, chunks.n if chunks else 1
         blocks = 1 if lines else render.threads_of(columns_per_processor) // render.THREADS
         request = ScanRequest(
             dtype=self.spec.dtype.name, inputs=streams,
@@ -214,7 +213,8 @@ class _Scan:
             n_dims=len(shape), lines=lines,
             ahead=1 if lines else render.choose_ahead(recurrence, streams, columns_per_processor),
             blocks=tile.blocks if tile else blocks, chunk_dim=chunk_dim, reduces=is_reduction, monoid=monoid,
-            tile=tile, output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
+            few_chunks=monoid is not None and tile is None and n_chunks <= FEW_CHUNKS, tile=tile,
+            output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
         )  # fmt: skip
         kernels = _kernels.get_or_build(
             (recurrence, request, self.device),
@@ -278,7 +278,7 @@ class _Scan:
     def _join_grid(self, kernels: Kernels, chunks: Chunks) -> tuple[str, int, int]:
         """The kernel that joins the chunks, its blocks, and the threads of each."""
         n_columns, threads = self.n_columns, kernels.text.threads
-        if chunks.n <= FEW_CHUNKS:
+        if chunks.n <= FEW_CHUNKS and not kernels.text.extends:
             return "join_alone", -(-n_columns // threads), threads
         return "join_together", n_columns, kernels.text.joiners
 
@@ -319,10 +319,10 @@ def prepare(
     tiled = None if monoid is None or monoid.kind == "integers" else _prepare_tiles(scan, monoid)
     if tiled is not None:
         return tiled
-    compact = _compact(recurrence)
     chunks = None if monoid is None else cut_time(spec.length, scan.n_columns)
     if monoid is None or chunks is None or chunks.n < 2:
-        return driver.PreparedCall([scan.prepare(compact)], 0)
+        return driver.PreparedCall([scan.prepare(_compact(recurrence))], 0)
+    compact, plain = _compact_with(recurrence, monoid)
     reduction = _compact(replace(monoid.reduce, outputs=()))
     n_bytes = scan.n_columns * chunks.n * spec.dtype.itemsize  # of one number of each chunk
     n_reduced = monoid.reduce.n_states * n_bytes
@@ -330,7 +330,7 @@ def prepare(
     start = [*map(as_word, monoid.start)] if monoid.kind == "integers" else monoid.start
     sequences = [
         scan.prepare(reduction, is_reduction=True, chunks=chunks, initial=start, n_reduced=n_reduced),
-        scan.prepare(compact, monoid=_without_numbers(monoid), chunks=chunks, matrix=matrix, n_reduced=n_reduced),
+        scan.prepare(compact, monoid=plain, chunks=chunks, matrix=matrix, n_reduced=n_reduced),
     ]
     return driver.PreparedCall(sequences, n_reduced + recurrence.n_states * n_bytes)
 
@@ -354,7 +354,8 @@ def _prepare_tiles(scan: _Scan, monoid: Monoid) -> driver.PreparedCall | None:
     matrix = () if monoid.varies else _powers(monoid, spec.dtype, tile)
     sequence = scan.prepare(compact, monoid=plain, chunks=chunks, matrix=matrix, tile=tile)
     n_waves = -(-n_lines * n_tiles // min(gpu.n_processors, n_lines * n_tiles))
-    n_bytes = workspace_bytes(tile, n_lines, n_tiles, carry_words(plain, n_states), n_states, n_waves)
+    n_words = carry_words(plain, n_states)
+    n_bytes = workspace_bytes(tile, n_lines, n_tiles, n_words, n_states, n_waves, bool(plain.parts))
     sequence.n_filled = n_bytes
     return driver.PreparedCall([sequence], n_bytes)
 

@@ -46,6 +46,9 @@ class Monoid:
     keeps_ties: bool = True  # whether argmax and argmin keep the earlier one of equal keys
     bias: Recurrence | None = None  # of an affine update that does not vary: its outputs are what a step adds
     can_reset: bool = False  # of max, min, logaddexp: whether a shift of -inf (min: inf) may reset the state
+    # Of an affine update of one float: the factor and the summand of a step, if all that an infinite factor makes
+    # of a finite state follows from the sign of the state. Else empty.
+    parts: tuple[Node, ...] = ()
 
     @property
     def is_affine(self) -> bool:
@@ -126,7 +129,7 @@ _INTEGER_ONE, _INTEGER_ZERO = integer(1), integer(0)
 _NEUTRAL = {"add": 0.0, "maximum": -math.inf, "logaddexp": -math.inf, "minimum": math.inf}
 
 
-def _is_free(node: Node) -> bool:
+def is_free(node: Node) -> bool:
     """Whether a node depends on no state."""
     return "i" not in node.kinds
 
@@ -163,7 +166,7 @@ _Form = tuple[dict[int, Node], Node | None]
 def _form_of(node: Node, args: list[_Form | None], plus: str, own: _Form | None) -> _Form | None:
     """The form of a node from those of its operands; `plus` adds terms, `own` is the form of a single state."""
     known = [arg for arg in args if arg is not None]
-    if _is_free(node):
+    if is_free(node):
         return {}, node
     if node.op == "variable":
         return own or ({node.static[0]: _INTEGER_ONE if is_integer(node) else _ONE}, None)
@@ -175,7 +178,7 @@ def _form_of(node: Node, args: list[_Form | None], plus: str, own: _Form | None)
             b, bias_b = _each((b, bias_b), _negative)
         total = {p: _joined(plus, a.get(p), b.get(p)) for p in {**a, **b}}
         return {p: c for p, c in total.items() if c is not None}, _joined(plus, bias_a, bias_b)
-    if node.op == "where" and _is_free(node.args[0]):
+    if node.op == "where" and is_free(node.args[0]):
         (a, bias_a), (b, bias_b) = known[1:]
         condition, neutral = node.args[0], _neutral(plus)
         chosen = {p: _chosen(condition, a.get(p, neutral), b.get(p, neutral)) for p in sorted({**a, **b})}
@@ -190,9 +193,9 @@ def _scaled(node: Node, known: list[_Form]) -> _Form | None:
     if node.op == "neg":
         return _each(known[0], lambda part: make("neg", part))
     for factor, other in zip(node.args, known[::-1]):
-        if node.op in ("mul", "imul") and _is_free(factor):
+        if node.op in ("mul", "imul") and is_free(factor):
             return _each(other, functools.partial(_times, b=factor))
-    if node.op == "div" and _is_free(node.args[1]):
+    if node.op == "div" and is_free(node.args[1]):
         return _each(known[0], lambda part: make("div", part, node.args[1]))
     return None
 
@@ -200,7 +203,7 @@ def _scaled(node: Node, known: list[_Form]) -> _Form | None:
 def _shifted(node: Node, known: list[_Form]) -> _Form | None:
     """The form of an extreme to which a number that depends on no state is added."""
     places = {"add": (0, 1), "sub": (1,)}.get(node.op, ())
-    place = next((n for n in places if _is_free(node.args[n])), None)
+    place = next((n for n in places if is_free(node.args[n])), None)
     return None if place is None else _each(known[1 - place], lambda x: make(node.op, x, node.args[place]))
 
 
@@ -240,7 +243,28 @@ def _affine(recurrence: Recurrence) -> Monoid | None:
     matrix = () if varies else tuple(coefs.get(m, _ZERO) for coefs, _ in known for m in range(k))
     reduce = Recurrence(tuple(states), (), recurrence.n_inputs)
     bias = None if varies else Recurrence((), tuple(bias or _ZERO for _, bias in known), recurrence.n_inputs)
-    return Monoid("integers" if are_integers else "affine", reduce, tuple(start), varies, matrix, bias=bias)
+    parts: tuple[Node, ...] = ()
+    if k == 1 and not are_integers and _keeps_signs(recurrence.states[0]):
+        coefs, summand = known[0]
+        parts = (coefs.get(0, _ZERO), summand or _ZERO)
+    kind = "integers" if are_integers else "affine"
+    return Monoid(kind, reduce, tuple(start), varies, matrix, bias=bias, parts=parts)
+
+
+def _keeps_signs(root: Node) -> bool:
+    """Whether no sum of a state and another number is multiplied with a factor that is no ordinary constant.
+
+    ``x * (s + 1)`` with an infinite x depends on the sign of s + 1, and ``x * s + x`` on that of s.
+    """
+    for node in order(root):
+        if node.op not in ("mul", "div") or is_free(node):
+            continue
+        factors = [arg for arg in node.args if is_free(arg)]
+        sums = [arg for arg in node.args if not is_free(arg)]
+        plain = all(arg.op == "constant" and 0 < abs(arg.static[0]) < math.inf for arg in factors)
+        if not plain and any((_form(arg, "add") or ({}, None))[1] for arg in sums):
+            return False
+    return True
 
 
 def _combination(coefs: dict[int, Node], values: list[Node], bias: Node | None, plus: str) -> Node:
@@ -275,7 +299,7 @@ def _winner(recurrence: Recurrence) -> Monoid | None:
     for p, root in enumerate(recurrence.states):
         if root.op != "where" or root.args[0] is not condition or root.args[2] is not state(p):
             return None
-        if not _is_free(root.args[1]):
+        if not is_free(root.args[1]):
             return None
     for key_state, root in enumerate(recurrence.states):
         own = state(key_state)

@@ -130,16 +130,26 @@ __device__ __forceinline__ bool is_known(const Carry& carry, const double* after
     return !(is_infinite(carry.matrix[0]) && is_nan(after[0]));
 }
 
-// Whether every step leaves NaN of a state, whatever its factor is.
+// Whether every step leaves NaN of each state, whatever its factors are.
 __device__ __forceinline__ bool stays_nan(const double* state) {
-    return KIND == AFFINE && N_STATES == 1 && !CAN_DROP && is_nan(state[0]);
+    bool stays = KIND == AFFINE && !CAN_DROP;
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) stays = stays && is_nan(state[s]);
+    return stays;
+}
+
+__device__ __forceinline__ bool leave_nan(const double* before, double* after) {
+    const bool stays = stays_nan(before);
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) after[s] = stays ? before[s] : after[s];
+    return stays;
 }
 
 // The state after a chunk; false where it has to be found step by step.
 __device__ __forceinline__ bool jump(const Carry& carry, const double* before, double* after) {
     apply(carry, before, after);
     if (is_reliable(carry) && are_reliable(before) && is_known(carry, after)) return true;
-    if (KIND != AFFINE || N_STATES > 1) return false;
+    if (KIND != AFFINE || N_STATES > 1) return leave_nan(before, after);
     // No factor was 0, so that nothing was dropped; else 0 may be a state that was, or times one that is not finite.
     const double factor = carry.matrix[0], rest = carry.rest[0];
     if (factor != 0 && is_reliable(factor) && !is_infinite(rest)) return true;

@@ -2,7 +2,8 @@
 // bound), which a scan from nothing has found.
 //
 // Carries are joined in double, in an order that depends on their number alone. What cannot be trusted, since a number
-// in it is not finite, has the column gone through again by one thread, chunk after chunk, step by step where need be.
+// in it is not finite, has the column's steps joined again as steps over all states; of updates that do not extend to these
+// (EXTENDS) one thread goes through the column again, chunk after chunk, step by step where need be.
 // Bytes: two readings and one writing of some numbers a chunk. Called by: `_backends/cuda/user_scan_launch.py`.
 
 constexpr int TOGETHER = 8;  // steps that are loaded together where a chunk is walked
@@ -47,25 +48,31 @@ __device__ __forceinline__ bool go_through(
     return trusted;
 }
 
-__device__ __noinline__ void walk_chunk(const Call& call, long long column, double* states) {
+// Calls take(fixed, x) with the inputs of each step of a chunk.
+template <class Function>
+__device__ __forceinline__ void for_each_step(const Call& call, long long column, Function take) {
     const Place place = find_place(call, column);
     Walk walk = begin_walk(call, place);
-    real p[PARAMETERS], state[N_STATES];
-    load_parameters(call, p);
     Fixed fixed;
     fetch_fixed(call, place, fixed);
-    for (int s = 0; s < N_STATES; ++s) state[s] = real(states[s]);
     for (long long left = walk.n_steps; left > 0; left -= TOGETHER) {
         Inputs x[TOGETHER];
 #pragma unroll
         for (int t = 0; t < TOGETHER; ++t)
             if (t < left) fetch(call, walk, x[t]);
 #pragma unroll 1
-        for (int t = 0; t < TOGETHER && t < left; ++t) {
-            real out[N_OUTPUTS];
-            step(p, fixed, x[t], state, out);
-        }
+        for (int t = 0; t < TOGETHER && t < left; ++t) take(fixed, x[t]);
     }
+}
+
+__device__ __noinline__ void walk_chunk(const Call& call, long long column, double* states) {
+    real p[PARAMETERS], state[N_STATES];
+    load_parameters(call, p);
+    for (int s = 0; s < N_STATES; ++s) state[s] = real(states[s]);
+    for_each_step(call, column, [&](const Fixed& fixed, const Inputs& x) {
+        real out[N_OUTPUTS];
+        step(p, fixed, x, state, out);
+    });
     for (int s = 0; s < N_STATES; ++s) states[s] = state[s];
 }
 
@@ -86,6 +93,44 @@ __device__ __noinline__ void scan_in_order(const Call& call, long long column) {
     }
 }
 
+// shares[t] = what the first t + 1 shares do, from what each does, by all threads; those without a share come last.
+template <class Share, class Function>
+__device__ __forceinline__ void scan_shares(Share* shares, Share total, Function join) {
+    shares[threadIdx.x] = total;
+    __syncthreads();
+#pragma unroll 1
+    for (int distance = 1; distance < JOINERS; distance *= 2) {
+        const bool joins = int(threadIdx.x) >= distance;
+        if (joins) total = join(shares[threadIdx.x - distance], total);
+        __syncthreads();
+        if (joins) shares[threadIdx.x] = total;
+        __syncthreads();
+    }
+}
+
+// The states before the chunks from `begin` up to `end`, the thread's share, by steps over all states. By all threads.
+__device__ __noinline__ void join_over_all_states(
+    const Call& call, long long column, long long begin, long long end, ExtendedStep* shares) {
+    real p[PARAMETERS], q[PART_PARAMETERS], first[N_STATES];
+    load_parameters(call, p);
+    load_part_parameters(call, q);
+    ExtendedRun run;
+    for (long long chunk = begin; chunk < end; ++chunk)
+        for_each_step(call, column_of(call, column, chunk),
+                      [&](const Fixed& fixed, const Inputs& x) { add_step(p, q, fixed, x, run); });
+    scan_shares(shares, run.step(), [](const ExtendedStep& before, const ExtendedStep& own) {
+        return upsweep::combine<real>(before, own);
+    });
+    double state[N_STATES];
+    load_states(call, find_place(call, column_of(call, column, 0)), first);
+    state[0] = threadIdx.x > 0 ? shares[threadIdx.x - 1].of<real>(first[0]) : first[0];
+    for (long long chunk = begin; chunk < end; ++chunk) {
+        const long long at = column_of(call, column, chunk);
+        save_start(call, at, state);
+        if (chunk + 1 < end) walk_chunk(call, at, state);
+    }
+}
+
 // A thread a column, where chunks are few.
 extern "C" __global__ void __launch_bounds__(THREADS) join_alone(const __grid_constant__ Call call) {
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -102,6 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) join_alone(const __grid_co
 // its own again.
 extern "C" __global__ void __launch_bounds__(JOINERS) join_together(const __grid_constant__ Call call) {
     __shared__ Carry shares[JOINERS];
+    __shared__ ExtendedStep extended[EXTENDS ? JOINERS : 1];
     const long long column = blockIdx.x, share = (call.n_chunks + JOINERS - 1) / JOINERS;
     const long long begin = threadIdx.x * share < call.n_chunks ? threadIdx.x * share : call.n_chunks;
     const long long end = begin + share < call.n_chunks ? begin + share : call.n_chunks;
@@ -112,21 +158,11 @@ extern "C" __global__ void __launch_bounds__(JOINERS) join_together(const __grid
         load_carry(call, column_of(call, column, chunk), next);
         append(total, next);
     }
-    // Those without a share come last, and what they have is read by none.
-    shares[threadIdx.x] = total;
-    __syncthreads();
-#pragma unroll 1
-    for (int distance = 1; distance < JOINERS; distance *= 2) {
-        const bool joins = int(threadIdx.x) >= distance && begin < end;
-        if (joins) {
-            next = total;
-            total = shares[threadIdx.x - distance];
-            append(total, next);
-        }
-        __syncthreads();
-        if (joins) shares[threadIdx.x] = total;
-        __syncthreads();
-    }
+    // What those without a share have is read by none.
+    scan_shares(shares, total, [](Carry before, const Carry& own) {
+        append(before, own);
+        return before;
+    });
     real first[N_STATES];
     double state[N_STATES], after[N_STATES];
     load_states(call, find_place(call, column_of(call, column, 0)), first);
@@ -142,5 +178,8 @@ extern "C" __global__ void __launch_bounds__(JOINERS) join_together(const __grid
     }
     if (begin < end) trusted = go_through(call, column, begin, end, state) && trusted;
     const bool in_order = __syncthreads_or(!trusted);
-    if (in_order && threadIdx.x == 0) scan_in_order(call, column);
+    if (EXTENDS && in_order)
+        join_over_all_states(call, column, begin, end, extended);
+    else if (in_order && threadIdx.x == 0)
+        scan_in_order(call, column);
 }

@@ -2,7 +2,8 @@
 //
 // A warp of each block reads what all tiles of the round do. Its lanes fold some neighbouring tiles each, are joined,
 // and go past their tiles again, from their own state. A line may begin anywhere among them. Numbers that are not
-// ordinary have the round folded again with an eye on each, and then gone through tile after tile.
+// ordinary have the round folded again with an eye on each. Then the blocks publish what their tiles do to any state, and
+// the warp folds these; of updates that do not extend to all states (EXTENDS) it goes through the round tile after tile.
 // Called by: scan_persistent.cuh, which says more.
 
 constexpr int ROUND_LEVEL = TILE_LEVEL + 1;  // the power for LANE_TILES tiles
@@ -16,6 +17,7 @@ struct BlockShared {
     bool is_plain[PREFIXES], is_known[2];
     int n_unknown;
     double state[2][N_STATES], after[N_STATES];
+    ExtendedStep extended[EXTENDS ? N_WARPS : 1];
 };
 
 // The tiles of a round.
@@ -31,9 +33,11 @@ __device__ __forceinline__ Word* find_tile_state(const Call& call, unsigned roun
     Word* const words_of_tiles = reinterpret_cast<Word*>(call.reduced);
     return words_of_tiles + (long long)round * (CARRY_WORDS * LANE_TILES * 32) + block % LANE_TILES * 32 + block / LANE_TILES;
 }
+// Of the state after a tile, or of what the tile does to any state.
 __device__ __forceinline__ Word* find_state_words(const Call& call, unsigned n_rounds, unsigned tile) {
     Word* const words_of_tiles = reinterpret_cast<Word*>(call.reduced);
-    return words_of_tiles + (long long)n_rounds * (CARRY_WORDS * LANE_TILES * 32) + (long long)tile * N_STATES;
+    const long long n_words = EXTENDS ? EXTENDED_WORDS : N_STATES;
+    return words_of_tiles + (long long)n_rounds * (CARRY_WORDS * LANE_TILES * 32) + tile * n_words;
 }
 constexpr int APART = LANE_TILES * 32;  // words of one tile state
 
@@ -95,6 +99,39 @@ __device__ __noinline__ void go_through(
         if (++phase == of_line) phase = 0, ++line;
     }
     __syncwarp();
+}
+
+// From what all tiles of a round do to any state: the state before the block's own tile, and, in the place of the one
+// before the round, the one after it. `line`, `phase`: as in PrefixWarp.
+__device__ __noinline__ double fold_extended(
+    const Call& call, const Round round, unsigned n_rounds, unsigned line, unsigned phase, double* state) {
+    const unsigned lane = threadIdx.x % 32, begin = lane * LANE_TILES, of_line = unsigned(call.n_chunks);
+    const Word* const from = find_state_words(call, n_rounds, round.first + begin);
+    TileState<EXTENDED_WORDS> tiles[LANE_TILES];
+#pragma unroll
+    for (int i = 0; i < LANE_TILES; ++i) tiles[i].load(from + i * EXTENDED_WORDS, begin + i < round.n);
+#pragma unroll
+    for (int i = 0; i < LANE_TILES; ++i) tiles[i].wait_for(from + i * EXTENDED_WORDS, begin + i < round.n);
+    __syncwarp();
+    ExtendedStep steps = ExtendedStep::none<real>(), before_own = steps, all;
+#pragma unroll 1
+    for (int i = 0; i < LANE_TILES; ++i) {
+        if (begin + i < round.n) {
+            if (phase == 0) {
+                double first[N_STATES];
+                load_first(call, line, first);
+                steps = ExtendedStep::reset_to(first[0]);
+            }
+            if (begin + i == blockIdx.x) before_own = steps;
+            steps = upsweep::combine<real>(steps, upsweep::unpack_extended(tiles[i].words));
+        }
+        if (++phase == of_line) phase = 0, ++line;
+    }
+    __syncwarp();
+    const ExtendedStep before = upsweep::scan_of_extended<real>(steps, lane, 0, 32, 32, &all);
+    const double own = of_lane(before_own.of<real>(before.of<real>(state[0])), blockIdx.x / LANE_TILES);
+    state[0] = all.of<real>(state[0]);
+    return own;
 }
 
 // What some neighbouring tiles do: a carry, or a state where a line has begun among them.
@@ -256,6 +293,7 @@ struct PrefixWarp {
         const unsigned begin = lane * LANE_TILES;
         Segment segment;
         bool known = reduce_own(round, phase, line, segment);
+        if (any_of_warp(!known)) return false;
         const bool is_full = begin + LANE_TILES <= round.n;  // nobody asks for what the others do
 #pragma unroll
         for (int bit = 0; bit < 5; ++bit) {
@@ -313,9 +351,21 @@ struct PrefixWarp {
         const bool is_lost = stays_nan(state) && round.first % of_line != 0 && round.first % of_line + round.n <= of_line;
         if (is_lost) copy(state, own);
         const bool known = is_lost || fold_plain(round, own) || fold(round, own);
+        const unsigned first_line = line, first_phase = phase;
         advance_lines();
         if (is_followed) poll(Round(round.number + 1, n_tiles));
         bool own_known = true;
+        if (!known && EXTENDS) {  // seldom
+            if (lane == 0) shared_state.is_known[round.number % 2] = false;
+            sync_threads(2, ALL_THREADS);
+            double at[N_STATES];
+            copy(state, at);
+            own[0] = fold_extended(call, round, n_rounds, first_line, first_phase, at);
+            copy(at, state);
+            if (lane == 0) shared_state.state[round.number % 2][0] = own[0];
+            sync_threads(2, ALL_THREADS);
+            return;
+        }
         if (!known) {  // seldom
             double at[N_STATES];
             copy(state, at);

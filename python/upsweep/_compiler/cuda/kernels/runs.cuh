@@ -62,7 +62,7 @@ __device__ __forceinline__ bool jump_over(
     set_number(find_number(call, level, bits, n), carry);
     if (VARIES || HAS_NUMBER || KIND == WINNER) return jump(carry, before, after);
     advance(call, level, bits, n, carry, before, after);
-    return are_reliable(carry.rest) && are_reliable(before) && are_reliable(after);
+    return (are_reliable(carry.rest) && are_reliable(before) && are_reliable(after)) || leave_nan(before, after);
 }
 
 // next = before, and then `next`, which is of 2**level runs.

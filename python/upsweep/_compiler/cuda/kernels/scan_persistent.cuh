@@ -5,7 +5,8 @@
 // its own reads what all tiles of a round do, and so knows the state before its own tile and that before the next round:
 // no block waits for one that waits. All blocks fold a round in the same order, so bits are the same on each run.
 //
-// Where a carry is not combinable, or a state not reliable, all blocks go through the round tile after tile; the state
+// Where a carry is not combinable, or a state not reliable, all blocks publish what their tiles of the round do to any
+// state. Of updates that do not extend to all states (EXTENDS) they go through the round tile after tile; the state
 // after such a tile is posted by the block that has it, which takes its steps in order.
 //
 // Bytes: each input is read once, each output written once; each block reads some words a tile of a round.
@@ -107,6 +108,17 @@ struct TileWorker {
         for (int s = 0; s < N_STATES; ++s) prefix(round, CARRIED + s) = carry.rest[s];
     }
 
+    // The lane's state before its run, by steps over all states. With `to`, what the tile does goes there, and the prefix
+    // warp then finds `before`.
+    __device__ __noinline__ double scan_over_all_states(
+        const Fixed& fixed, const WarpTile& part, Word* to, const double* before) const {
+        ExtendedStep all;
+        const StepsBefore steps = scan_extended(call, fixed, part, shared_state.extended, &all);
+        if (to && threadIdx.x == 0) store_extended(to, all);
+        if (to) sync_threads(2, ALL_THREADS);
+        return steps.state_after(before[0]);
+    }
+
     __device__ __forceinline__ void take(Position& position) const {
         const unsigned round = position.round;
         WarpTile part;
@@ -125,7 +137,13 @@ struct TileWorker {
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) before[s] = shared_state.state[round % 2][s];
         const bool tile_known = shared_state.is_known[round % 2], is_plain = shared_state.is_plain[round % PREFIXES];
-        if (is_plain && tile_known && are_in_range(before)) {
+        if (EXTENDS && !tile_known) {  // seldom
+            const WarpTile same = part;
+            const Fixed same_fixed = fixed;
+            Word* const to = find_state_words(call, n_rounds, round * gridDim.x + blockIdx.x);
+            start[0] = scan_over_all_states(same_fixed, same, to, shared_state.state[round % 2]);
+            copy(shared_state.state[round % 2], before);
+        } else if (is_plain && tile_known && are_in_range(before)) {
             advance(call, 0, TILE_LEVEL, threadIdx.x, carry, before, start);
         } else {  // seldom
             if (threadIdx.x == 0) shared_state.n_unknown = 0;
@@ -142,7 +160,10 @@ struct TileWorker {
                 const Fixed same_fixed = fixed;
                 double at[N_STATES], in_order_state[N_STATES];
                 copy(before, at);
-                scan_in_order(call, same_fixed, same, at, shared_state.after, in_order_state);
+                if (EXTENDS)
+                    in_order_state[0] = scan_over_all_states(same_fixed, same, nullptr, at);
+                else
+                    scan_in_order(call, same_fixed, same, at, shared_state.after, in_order_state);
                 copy(in_order_state, start);
                 if (threadIdx.x == 0 && !tile_known) {
                     Word* const to = find_state_words(call, n_rounds, number);

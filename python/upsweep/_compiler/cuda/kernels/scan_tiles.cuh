@@ -8,11 +8,34 @@
 // Values shared by the threads of a block.
 struct BlockShared {
     unsigned ticket;
-    bool is_plain, is_known, is_combinable;
+    bool is_plain, is_known, is_combinable, is_begun;
     bool combinable[N_WARPS], in_range[N_WARPS];
     Carry carries[N_WARPS];
     double state[N_STATES], after[N_STATES];
+    ExtendedStep extended[EXTENDS ? N_WARPS : 1];
 };
+
+// The lane's state before its run, by steps over all states. By all threads.
+__device__ __noinline__ double scan_over_all_states(
+    const Call& call, const Fixed& fixed, const WarpTile& part, unsigned line, unsigned tile, BlockShared& shared_state,
+    double first) {
+    ExtendedStep all;
+    const StepsBefore before = scan_extended(call, fixed, part, shared_state.extended, &all);
+    if (threadIdx.x < 32) {
+        const Chain chain(call, line);
+        const bool is_begun = shared_state.is_begun;
+        const double state = is_begun ? shared_state.state[0] : chain.find_extended_state(tile, all, first);
+        if (threadIdx.x == 0) {
+            double after[N_STATES];
+            after[0] = all.of<real>(state);
+            if (!shared_state.is_known && (is_begun || Chain::ends_family(tile))) chain.store_state(tile, after);
+            shared_state.state[0] = state;
+        }
+        __syncwarp();
+    }
+    __syncthreads();
+    return before.state_after(shared_state.state[0]);
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __grid_constant__ Call call) {
     __shared__ BlockShared shared_state;
@@ -35,13 +58,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __g
     const int n_steps = part.steps();
     Carry carry = nothing();
     bool combinable = true, in_range = true;
-    if (n_steps == TILE) {
+    const bool has_run = part.has_run();
+    if (has_run) {
         carry = reduce_run(call, fixed, part.shared);
         combinable = is_combinable(carry);
         in_range = is_in_range(carry);
     }
     join_lanes(call, 0, 5, carry);
-    in_range = in_range && (n_steps < TILE || is_in_range(carry));
+    in_range = in_range && (!has_run || is_in_range(carry));
     const bool any_not_combinable = any_of_warp(!combinable), any_out_of_range = any_of_warp(!in_range);
     if (lane == 31) {
         shared_state.carries[warp] = carry;
@@ -70,21 +94,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __g
         load_states(call, place, first);
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) state[s] = first[s];
+        bool is_begun = true;
         if (tile > 0) {
             double initial[N_STATES];
 #pragma unroll
             for (int s = 0; s < N_STATES; ++s) initial[s] = first[s];
-            chain.find_state(call, tile, own, all_combinable, initial, state);
+            is_begun = chain.find_state(call, tile, own, all_combinable, initial, state);
         }
         // The state after the tile goes out before anything else is done: others may wait for it.
-        const bool known = jump_over(call, TILE_LEVEL, 1, 1, own, state, after) && all_combinable;
+        const bool known = jump_over(call, TILE_LEVEL, 1, 1, own, state, after) && is_begun &&
+                           (all_combinable || stays_nan(state));
         if (lane == 0) {
             if (!is_last && known) chain.store_state(tile, after);
 #pragma unroll
             for (int s = 0; s < N_STATES; ++s) shared_state.state[s] = state[s];
             shared_state.is_known = is_last || known;
             shared_state.is_combinable = all_combinable;
-            shared_state.is_plain = all_in_range && all_combinable && are_in_range(state);
+            shared_state.is_begun = is_begun;
+            shared_state.is_plain = all_in_range && all_combinable && is_begun && are_in_range(state);
         }
     } else {
         // Those before the lane's own in the block. The first warp's are known.
@@ -107,16 +134,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __g
         advance(call, 0, TILE_LEVEL, threadIdx.x, carry, shared_state.state, start);
     } else {  // seldom
         const bool known = jump_over(call, 0, TILE_LEVEL, threadIdx.x, carry, shared_state.state, start) || is_first;
-        const bool all_known = !__syncthreads_or(!known && n_steps > 0);
-        if (!all_known || !shared_state.is_combinable || !shared_state.is_known) {
+        const bool all_known = !__syncthreads_or(!known && n_steps > 0) && shared_state.is_begun;
+        const bool is_passed = shared_state.is_combinable || stays_nan(shared_state.state);
+        if (!all_known || !is_passed || !shared_state.is_known) {
             // On copies, so that nothing of the usual way has to lie in memory.
             const WarpTile same = part;
             const Fixed same_fixed = fixed;
-            double in_order_state[N_STATES];
-            scan_in_order(call, same_fixed, same, shared_state.state, shared_state.after, in_order_state);
+            if (EXTENDS) {
+                real first[N_STATES];
+                load_states(call, place, first);
+                start[0] = scan_over_all_states(call, same_fixed, same, line, tile, shared_state, first[0]);
+            } else {
+                double in_order_state[N_STATES];
+                scan_in_order(call, same_fixed, same, shared_state.state, shared_state.after, in_order_state);
 #pragma unroll
-            for (int s = 0; s < N_STATES; ++s) start[s] = in_order_state[s];
-            if (threadIdx.x == 0 && !is_last && !shared_state.is_known) Chain(call, line).store_state(tile, shared_state.after);
+                for (int s = 0; s < N_STATES; ++s) start[s] = in_order_state[s];
+                if (threadIdx.x == 0 && !is_last && !shared_state.is_known)
+                    Chain(call, line).store_state(tile, shared_state.after);
+            }
         }
     }
     if (is_first) {

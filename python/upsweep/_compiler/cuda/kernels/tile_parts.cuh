@@ -25,6 +25,9 @@ struct WarpTile {
         const int n = left - int(threadIdx.x % 32) * TILE;
         return n < 0 ? 0 : n < TILE ? n : TILE;
     }
+    // Whether the lane's own run has all its steps. steps() == TILE is false on Hopper, where ptxas 13.0 makes one
+    // minimum with a predicate of both comparisons.
+    __device__ __forceinline__ bool has_run() const { return left >= int(threadIdx.x % 32 + 1) * TILE; }
 };
 
 // The warp's part of a tile, which is to lie from `shared` on; and the place of its first run.
@@ -172,7 +175,7 @@ __device__ __noinline__ void scan_in_order(
         if (int(threadIdx.x) == turn) {
             double after[N_STATES];
             for (int s = 0; s < N_STATES; ++s) start[s] = passed[s];
-            if (n_steps < TILE || !jump(carry, start, after)) {
+            if (!part.has_run() || !jump(carry, start, after)) {
                 real state[N_STATES];
                 for (int s = 0; s < N_STATES; ++s) state[s] = real(start[s]);
                 take_run<false, false>(call, fixed, part.shared, n_steps, state);

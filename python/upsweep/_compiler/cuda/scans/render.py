@@ -3,8 +3,8 @@
 The text consists of types and sizes, `kernels/device.cuh`, `numbers.cuh` and `recurrence.cuh`, the recurrence's
 own functions, then `walk.cuh`, `scan_columns.cuh` or `scan_lines.cuh`, and `carries.cuh` and `join_chunks.cuh`
 where chunks of time are joined. For lines in one pass it is `carries.cuh`, `runs.cuh`, `tile_state.cuh`,
-`tile_parts.cuh`, and `prefix_warp.cuh` and `scan_persistent.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The
-functions are
+`tile_parts.cuh`, `extended_tiles.cuh`, and `prefix_warp.cuh` and `scan_persistent.cuh`, or `look_back.cuh` and
+`scan_tiles.cuh`. Behind `carries.cuh` are `all_states.cuh` and `extended_steps.cuh`. The functions are
 
     load_parameters   what does not change during a call
     fetch_fixed       inputs that do not change in time
@@ -12,7 +12,9 @@ functions are
     step              the recurrence
     load_states, store_finals   the states before the first and after the last step
     begin_inputs ... store_here   rows of steps, by way of shared memory
-    begin_reduction, reduce_step  in one pass: what steps do to a state
+    begin_reduction   in one pass: what no steps do to a state
+    reduce_step       with a monoid: what steps do to a state
+    part_step         with a monoid: the factor and the summand of a step, if it has them
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from upsweep._compiler.cuda.scans.single_pass import (
 from upsweep._compiler.cuda.scans.steps import Steps
 from upsweep._compiler.formulas.nodes import order
 from upsweep._compiler.lowering.lower_scalars import lower_step
+from upsweep._compiler.recurrences.associative import is_free
 
 if TYPE_CHECKING:
     from upsweep._compiler.recurrences.associative import Monoid
@@ -42,6 +45,7 @@ THREADS = 128  # of a block
 JOINERS = (1024, 512, 256)  # threads that join a column's chunks: as many as have room for a carry each
 CARRIES_BYTES = 40 * 1024
 KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4, "argmin": 4, "integers": 5}
+CARRIES = ("carries", "all_states_names", "all_states", "extended_steps")
 SHARED_BYTES = 48 * 1024  # of a block's squares: four and more blocks share a processor
 # Bytes in flight in each processor that reach the bandwidth of a copy: reading 2.1 TB/s by 132 processors with a
 # latency of 700 ns takes 11 KiB; three times as much if a step takes long as well.
@@ -91,6 +95,7 @@ class ScanRequest(NamedTuple):
     chunk_dim: int = -1
     reduces: bool = False
     monoid: Monoid | None = None
+    few_chunks: bool = False  # whether a warp has a thread for each chunk of a column
     tile: TileSizes | None = None
     output_steps: tuple[int, ...] = ()  # constant strides in time of the outputs, as `Stream.step`; or none
 
@@ -141,6 +146,10 @@ class ScanKernels:
         self.fixed = [n for n, stream in enumerate(request.inputs) if stream.fixed]
         fixed = [stream.fixed for stream in request.inputs]
         self.steps = [Steps(recurrence.states, recurrence.outputs, fixed)]
+        self.extends = monoid is not None and bool(monoid.parts)
+        if monoid is not None:
+            self.steps.append(Steps(monoid.reduce.states, (), fixed, "reduce_", "reduction_"))
+            self.steps.append(Steps(monoid.parts, (), fixed, "part_", "part_"))
         self.run = tile.run if tile else choose_tile(request.inputs) if request.lines else 0
         dtypes = [request.inputs[n].dtype for n in self.moving]
         self.sizes = [SIZES[dtype] for dtype in (*dtypes, *request.outputs)]  # of elements in the squares
@@ -153,11 +162,10 @@ class ScanKernels:
         kernels = ["walk", "scan_lines" if request.lines else "scan_columns"]
         if tile is not None:
             assert monoid is not None
-            self.steps.append(Steps(monoid.reduce.states, (), fixed, "reduce_", "reduction_"))
             self.scanners, self.threads = 32 * tile.warps, tile.threads  # with stages one warp more, the prefix's
             self.shared_bytes = shared_bytes(tile, self.warp_bytes, carry_words(monoid, k))
             own = ["prefix_warp", "scan_persistent"] if tile.stages else ["look_back", "scan_tiles"]
-            kernels = ["carries", "runs", "tile_state", "tile_parts", *own]
+            kernels = [*CARRIES, "runs", "tile_state", "tile_parts", "extended_tiles", *own]
         else:
             warps = THREADS // 32
             while request.lines and warps > 1 and warps * self.warp_bytes > SHARED_BYTES:
@@ -167,7 +175,9 @@ class ScanKernels:
             if monoid is not None:
                 carry = 8 * (n_matrix(monoid, k) + k)
                 self.joiners = next(n for n in JOINERS if n * carry <= CARRIES_BYTES)
-                kernels += ["carries", "join_chunks"]
+                if request.few_chunks:
+                    self.joiners = min(self.joiners, 32)
+                kernels += [*CARRIES, "join_chunks"]
         self.options = () if request.dtype == "float64" else ("--ftz=true",)
         first = ["device", "numbers", "recurrence"] + ["integers"] * self.recurrence.has_integers
         parts = [
@@ -191,12 +201,15 @@ class ScanKernels:
         if monoid is not None:
             numbers |= {
                 "AFFINE": 0, "MAXIMUM": 1, "MINIMUM": 2, "WINNER": 4, "INTEGERS": 5, "KIND": KINDS[monoid.kind],
-                "DECIDES": monoid.key_state, "JOINERS": self.joiners,
+                "DECIDES": monoid.key_state, "JOINERS": self.joiners, "N_PARTS": max(len(monoid.parts), 1),
+                "PART_PARAMETERS": self.steps[2].n_parameters,
             }  # fmt: skip
-            can_reset = any(node.op == "where" for node in order(*monoid.reduce.states))
+            can_drop = any(node.op == "where" for node in order(*monoid.reduce.states)) or any(
+                map(is_free, self.recurrence.states)
+            )
             flags |= {
                 "VARIES": monoid.varies, "MOST_WINS": monoid.kind == "argmax", "KEEPS_TIES": monoid.keeps_ties,
-                "CAN_DROP": can_reset,
+                "CAN_DROP": can_drop, "EXTENDS": self.extends,
             }  # fmt: skip
             if tile is not None:
                 numbers |= {

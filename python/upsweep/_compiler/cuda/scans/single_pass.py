@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from upsweep._compiler.recurrences.associative import Monoid
 
+EXTENDED_WORDS = 3  # of a step over all states, in kernels/all_states.cuh
 GROUP_BITS = 5  # 32 tiles a group, 32 groups a family: a warp reads the states of all of them at once
 MOST_WORDS = 6  # of a carry: longer ones do not fit in registers
 
@@ -113,16 +114,21 @@ def shared_bytes(tile: TileSizes, warp_bytes: int, n_words: int) -> int:
     return tile.stages * tile.warps * warp_bytes + (tile.early + 1) * n_words * 32 * tile.warps * 8
 
 
-def workspace_bytes(tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n_states: int, n_waves: int) -> int:
+def workspace_bytes(
+    tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n_states: int, n_waves: int, extends: bool
+) -> int:  # fmt: skip
     """Global memory of a scan: a counter, a carry and a state of each tile, a carry of each group.
 
-    In waves, a carry of each block in each wave, and a state of each tile.
+    In waves, a carry of each block in each wave, and a state of each tile. If it `extends` to all states, also a
+    step over all states of each tile and group; in waves, of each tile in place of the state.
     """
+    extended = EXTENDED_WORDS * extends
     if tile.stages:
         slots = 32 * tile.lane_tiles
-        return 8 * (n_waves * slots * n_words + n_lines * n_tiles * n_states)
+        return 8 * (n_waves * slots * n_words + n_lines * n_tiles * (extended or n_states))
     n_groups = -(-n_tiles // (1 << tile.group_bits))
-    return 8 * (1 + n_lines * (n_tiles * (n_words + n_states) + n_groups * n_words))
+    of_tiles, of_groups = n_words + n_states + extended, n_words + extended
+    return 8 * (1 + n_lines * (n_tiles * of_tiles + n_groups * of_groups))
 
 
 def choose_tile_sizes(
