@@ -29,7 +29,7 @@ constexpr int64_t kMaxStripLanes = 2048;         // their states stay in the L1,
 // inside a virtual machine it is the whole host's.
 constexpr int64_t kStreamBytes = 16 << 20;
 constexpr int64_t kMinStreamRow = 1024;          // bytes; of shorter ones the ends count; Zen 3 and Zen 5, 2026-11
-constexpr int64_t kMaxCollectedRow = 4096;       // bytes of a row that goes past the cache through a buffer; Zen 4, 2026-11
+constexpr int64_t kMaxCollectedRow = 4096;       // bytes of a row in a buffer, from which it goes past the cache; Zen 4, 2026-11
 constexpr int64_t kCollectedBytes = 4 << 10;     // of that buffer, while 4 rows fit: reads and writes of memory take turns
 constexpr int64_t kAhead = 4096;                 // bytes of a row of columns
 constexpr int64_t kFewestIntegerColumns = 8;     // that are summed row by row; fewer one after the other; Zen 4, 2026-11

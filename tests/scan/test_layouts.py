@@ -81,10 +81,12 @@ def test_the_result_does_not_depend_on_the_order_of_gates_and_tokens_in_memory()
 
 @pytest.mark.parametrize("offset", [0, 8, 16, 40])
 @pytest.mark.parametrize("columns, dtype", [
-    (32, "float32"), (75, "float16"), (128, "float32"), (300, "float64"), (511, "float32"), (1040, "float64"),
+    (32, "float32"), (75, "float16"), (128, "float32"), (300, "float64"), (511, "float32"), (1024, "float32"),
+    (1040, "float64"), (5003, "float32"), (8192, "float16"),
 ])  # fmt: skip
 def test_rows_that_go_past_the_cache(columns, dtype, offset):
-    # From 16 MiB on: whole lines, short rows through a buffer, the ends of others through the cache; not in place.
+    # From 16 MiB on: whole lines, rows that are short or a page apart through a buffer, the ends of others through
+    # the cache; not in place.
     x = random((2**24 // (columns * np.dtype(dtype).itemsize) + 3, columns), dtype)
     memory = np.full(x.nbytes + 8192, 0x55, np.uint8)
     start = -memory.ctypes.data % 4096 + offset
@@ -92,6 +94,25 @@ def test_rows_that_go_past_the_cache(columns, dtype, offset):
     upsweep.discounted_cumsum(x, 0.5, axis=0, out=out)
     assert (memory[:start] == 0x55).all() and (memory[start + x.nbytes :] == 0x55).all()
     assert same_bits(out, upsweep.discounted_cumsum(x, 0.5, axis=0, out=x))
+
+
+@pytest.mark.parametrize("pitch", [4096, 4112, 4100])
+@pytest.mark.parametrize("name", SCANS)
+def test_pieces_of_rows_that_go_past_the_cache(name, pitch):
+    """Of a wider array, a page apart and not, by one thread and by several, with all that belongs to a column."""
+    arrays = operands(name, (2**24 // (4 * 3001) + 3, 3001), np.float32)
+    options = {
+        "axis": 0, "initial": random(3001, np.float32), "return_final": True, "exclusive": True,
+        "reset": np.random.default_rng(1).random((len(arrays[0]), 3001)) < 0.01,
+    }  # fmt: skip
+    expected, state = getattr(upsweep, name)(*arrays, **options)
+    for threads in (1, 3):
+        wide = poisoned((len(expected), pitch), np.float32)
+        before = wide.copy()
+        _, final = getattr(upsweep, name)(*arrays, **options, out=wide[:, 5:3006], n_threads=threads)
+        assert same_bits(np.ascontiguousarray(wide[:, 5:3006]), expected) and same_bits(final, state)
+        wide[:, 5:3006] = before[:, 5:3006]
+        assert same_bits(wide, before)
 
 
 @pytest.mark.parametrize("name", SCANS)
