@@ -20,9 +20,9 @@ __all__ = [
     "fraction", "measured_at", "page_charts", "ratio", "table_lines", "time_text",
 ]  # fmt: skip
 
-CPU, GPU = "epyc-2core", "h200"  # folders of the results
-MACHINES = {CPU: "2 cores of an AMD EPYC (Zen 5)", GPU: "NVIDIA H200"}
-SHORT = {CPU: "2 cores, Zen 5", GPU: "H200"}
+CPU, GPU = "epyc-zen3-2core", "h200"  # folders of the results
+MACHINES = {CPU: "2 cores of an AMD EPYC (Zen 3)", GPU: "NVIDIA H200"}
+SHORT = {CPU: "2 cores, Zen 3", GPU: "H200"}
 SCANS, COUNTS = "bench_cuda_scans.Fractions", "bench_cuda_counts.Fractions"
 LAYOUTS, CPU_PEERS = "bench_scans.Layouts", "bench_peers.Peers.track_ratio_to_peer"
 LINE = "one line"  # of `LAYOUTS`
