@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import upsweep
 from helpers import run_python
+from kernel_cases import REGIMES
 from upsweep._backends.cpu import _machine
 from upsweep._backends.cuda import abi, bincount_launch, library, scan_launch
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
@@ -16,11 +17,6 @@ from upsweep._backends.cuda.descriptor import ArrayDescriptor
 HEADER = Path(__file__).parents[2] / "cuda" / "include" / "upsweep_cuda.h"
 
 needs_library = pytest.mark.skipif(library.find() is None, reason="built without the CUDA library")
-
-REGIMES = (  # by upsweep_plan.regime
-    "nothing", "short lines", "lines", "split lines", "columns", "split columns", "window", "packed lines",
-    "cluster lines", "wave lines",
-)  # fmt: skip
 
 
 def header():
@@ -137,8 +133,8 @@ def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=
     ("shape", "axis", "regime", "lines"),
     [
         ((8, 1536, 2048), -1, "lines", 12288),
-        ((1, 2**28), -1, "wave lines", 1),
-        ((8, 2**20), -1, "wave lines", 8),
+        ((1, 2**28), -1, "persistent lines", 1),
+        ((8, 2**20), -1, "persistent lines", 8),
         ((9, 2**20), -1, "split lines", 9),
         ((8, 2**19), -1, "split lines", 8),
         ((100, 2**20), -1, "split lines", 100),
@@ -159,7 +155,7 @@ def test_regimes(shape, axis, regime, lines):
     assert REGIMES[answer.regime] == regime
     if regime != "nothing":
         assert (answer.lines, answer.typed) == (lines, 1)
-        assert (answer.workspace_bytes > 0) == regime.startswith(("split", "wave"))
+        assert (answer.workspace_bytes > 0) == regime.startswith(("split", "persistent"))
 
 
 @needs_library

@@ -5,6 +5,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from kernel_cases import COUNT_REGIMES
 from upsweep._backends.cuda import bincount_launch
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._backends.cuda.memory import DeviceMemory
@@ -13,8 +14,6 @@ pytestmark = pytest.mark.cuda
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 GUARD = 77  # around results: what nobody may write
-
-COUNT_REGIMES = ("nothing", "tables", "memory", "parts", "rows")  # by upsweep_count_plan.regime
 
 
 def bincounts(keys, n_bins):

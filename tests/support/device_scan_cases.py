@@ -9,6 +9,45 @@ from upsweep._compiler.recurrences.trace import trace
 from upsweep._core.user_scan import ScanSpec
 
 
+class DevicePlace:
+    """Copies on the device with the strides of the host arrays; results hold 77 before."""
+
+    def __init__(self, memory):
+        self.memory, self.allocate = memory, memory.allocate
+
+    def send(self, array):
+        if 0 in array.shape or array.ndim == 0 or 0 in array.strides:
+            return self.memory.to_device(array)
+        # Laid out as on the host: axes from the farthest to the nearest, then turned round again.
+        order = in_memory(array)
+        flip = tuple(slice(None, None, -1 if stride < 0 else None) for stride in array.strides)
+        sent = self.memory.to_device(np.ascontiguousarray(array[flip].transpose(order)))
+        pointer, strides = sent.pointer, [0] * array.ndim
+        for place, d in enumerate(order):
+            strides[d] = sent.strides[place]
+            if array.strides[d] < 0:
+                pointer += strides[d] * (array.shape[d] - 1)
+                strides[d] = -strides[d]
+        return sent._replace(pointer=pointer, shape=array.shape, strides=tuple(strides))
+
+    def poisoned(self, like, shape, dtype):
+        if like is None or like.shape != shape or 0 in like.strides:
+            result = np.full(shape, 77, dtype)
+        else:
+            result = np.full_like(like, 77, dtype=dtype)
+        return self.send(result), result
+
+    def fetch(self, array, result):
+        if result.size:
+            self.memory.to_host(array, result.transpose(in_memory(result)))
+        return result
+
+
+def in_memory(array):
+    """The axes from the farthest to the nearest."""
+    return sorted(range(array.ndim), key=lambda d: -abs(array.strides[d]))
+
+
 def as_tuple(value):
     return value if isinstance(value, tuple) else (value,)
 

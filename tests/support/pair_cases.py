@@ -1,11 +1,14 @@
 """Formulas, data and comparisons for the tests of reductions over pairs, on the CPU and on devices."""
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
 from upsweep._backends.cpu import pairs
+from upsweep._backends.cuda import pairs_launch
+from upsweep._backends.cuda.memory import DeviceMemory
 from upsweep._compiler.formulas.nodes import constant, make, variable
-from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
+from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction, outputs
 from upsweep._compiler.formulas.reference import pair_reduction
 from upsweep.pairs.block_intervals import BlockIntervals
 
@@ -185,6 +188,22 @@ def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, got=None):
     traded = 0.02 if reduction.dtype == "float32" else 0.0
     compare(got, reduction, arrays, n_i, n_j, batch, ranges, TOLERANCE[reduction.dtype], least=0.0, traded=traded)
     return got
+
+
+def run_on_device(reduction, arrays, n_i, n_j, batch=(), ranges=None):
+    """The results of the CUDA kernels as numpy arrays."""
+    rows = n_i if reduction.rows == "i" else n_j
+    with contextlib.closing(DeviceMemory(0)) as memory:
+        sent = [memory.to_device(array) for array in arrays]
+        kinds = {"index": np.dtype(np.int64), "float": arrays[0].dtype}
+        results = [np.full((*batch, rows, dim), -77, kinds[kind]) for dim, kind in outputs(reduction)]
+        outs = [memory.to_device(result) for result in results]
+        pairs_launch.run(
+            reduction, sent, outs, n_i, n_j, batch, ranges, device=0, stream=0, allocate=memory.allocate
+        )
+        for out, result in zip(outs, results):
+            memory.to_host(out, result)
+    return results
 
 
 def check_products_of_scales(run, dim, row_scale, column_scale):

@@ -1,7 +1,5 @@
 """Pair reductions on a CUDA device against the reference: sizes around tiles, long vectors, ranges."""
 
-import contextlib
-
 import numpy as np
 import pytest
 from pair_cases import (
@@ -13,34 +11,17 @@ from pair_cases import (
     named_formulas,
     of_name,
     random_arrays,
+    run_on_device,
     some_ranges,
 )
-from upsweep._backends.cuda import pairs_launch
-from upsweep._backends.cuda.memory import DeviceMemory
 from upsweep._compiler.formulas.nodes import constant, make, variable
-from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction, outputs
+from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 
 pytestmark = pytest.mark.cuda
 
 
-def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
-    """The results as numpy arrays."""
-    rows = n_i if reduction.rows == "i" else n_j
-    with contextlib.closing(DeviceMemory(0)) as memory:
-        sent = [memory.to_device(array) for array in arrays]
-        kinds = {"index": np.dtype(np.int64), "float": arrays[0].dtype}
-        results = [np.full((*batch, rows, dim), -77, kinds[kind]) for dim, kind in outputs(reduction)]
-        outs = [memory.to_device(result) for result in results]
-        pairs_launch.run(
-            reduction, sent, outs, n_i, n_j, batch, ranges, device=0, stream=0, allocate=memory.allocate
-        )
-        for out, result in zip(outs, results):
-            memory.to_host(out, result)
-    return results
-
-
 def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5):
-    results = run(reduction, arrays, n_i, n_j, batch, ranges)
+    results = run_on_device(reduction, arrays, n_i, n_j, batch, ranges)
     compare(results, reduction, arrays, n_i, n_j, batch, ranges, tolerance)
     return results
 
@@ -91,12 +72,12 @@ def test_products_of_long_vectors(dim):
 @pytest.mark.parametrize("dim", [36, 100, 500])
 @pytest.mark.parametrize("row_scale, column_scale", [(1e25, 1e-25), (1e-30, 1e30), (1e18, 1e18), (1e-18, 1e-18)])
 def test_products_of_huge_and_tiny_vectors(dim, row_scale, column_scale):
-    check_products_of_scales(run, dim, row_scale, column_scale)
+    check_products_of_scales(run_on_device, dim, row_scale, column_scale)
 
 
 @pytest.mark.parametrize("dim", [40, 100, 500])
 def test_a_vector_far_away_takes_no_bits_of_others(dim):
-    check_neighbours_of_far_vectors(run, dim)
+    check_neighbours_of_far_vectors(run_on_device, dim)
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -121,7 +102,7 @@ def test_the_same_bits_on_each_run(name):
     arrays = random_arrays(3000, 5000)
     first = check(of_name(name), arrays, 3000, 5000)
     for _ in range(3):
-        for one, other in zip(first, run(of_name(name), arrays, 3000, 5000)):
+        for one, other in zip(first, run_on_device(of_name(name), arrays, 3000, 5000)):
             assert one.tobytes() == other.tobytes()
 
 
