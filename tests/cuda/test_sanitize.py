@@ -72,7 +72,7 @@ def sanitize():
 )
 def test_what_a_tool_reports(script, errors, sanitize, tmp_path):
     tool = tmp_path / "compute-sanitizer"
-    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.write_text(f"#!/bin/sh\necho '========= COMPUTE-SANITIZER'\n{script}\n")
     tool.chmod(0o755)
     limit = 1.5 if errors == "time limit" else 60
     runner = sanitize.Runner(str(tool), tmp_path, time.monotonic() + 60, limit)
