@@ -18,9 +18,9 @@ __device__ __forceinline__ void add_step(
         step(p, fixed, x, state, out);
         return state[0];
     };
-    const real kept = next(real(upsweep::number_of_class(upsweep::kNone)));
-    if (kept == kept)
-        run.begin_with(kept);
+    const real of_nan = next(real(upsweep::number_of_class(upsweep::kNone)));
+    if (of_nan == of_nan)
+        run.begin_with(of_nan);
     else
         run.add(parts[0], parts[N_PARTS - 1], next);
 }
