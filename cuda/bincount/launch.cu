@@ -16,7 +16,10 @@ template <class Raw, bool kVectors, bool kOwn, int kBlocks>
 cudaError_t launch_tables(const CountPlan& plan, cudaStream_t stream) {
   const int bytes = static_cast<int>(plan.table.bins << plan.table.replicas_log2) * 4;
   auto* const kernel = count_tables<Raw, kVectors, kOwn, kBlocks>;
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  // Up to 48 KiB, with what the kernel has of its own, need not be asked for.
+  const cudaError_t error =
+      bytes <= 36 * 1024 ? cudaSuccess
+                         : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   kernel<<<static_cast<uint32_t>(plan.blocks), kTableThreads, bytes, stream>>>(plan.problem, plan.table);
   return cudaGetLastError();

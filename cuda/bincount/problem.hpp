@@ -33,6 +33,7 @@ struct TableShape {
   int32_t shares;                      // the bins are cut into so many; each is counted by blocks of its own
   int64_t splits;                      // blocks that share a row
   int32_t shift;                       // a counter is for as many keys as so many low bits have values
+  int32_t stores;                      // each bin is in the table of one block only, which writes it
 };
 
 // Beside the keys: a weight for each. out has any dtype.

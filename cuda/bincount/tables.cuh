@@ -60,12 +60,13 @@ __device__ inline void clear_table(uint32_t* table, uint32_t words) {
   __syncthreads();
 }
 
-// Adds a table to the bins from `first_bin` on of `out`, of type Count; returns how many keys it holds. `turn`: where
-// to begin, so that blocks do not all add to the same bins at once.
+// Adds a table to the bins from `first_bin` on of `out`, of type Count, or with `stores` writes it to them; returns how
+// many keys it holds. `turn`: where to begin, so that blocks do not all add to the same bins at once.
 template <class Count, bool kOwn>
 __device__ inline unsigned long long add_table(const CountProblem& p, const uint32_t* table,
                                                const TableSlots<kOwn>& slots, uint32_t bins, char* out,
-                                               uint64_t first_bin, uint64_t turn, bool is_bool) {
+                                               uint64_t first_bin, uint64_t turn, bool is_bool,
+                                               bool stores = false) {
   unsigned long long counted = 0;
   const uint32_t steps = (bins + blockDim.x - 1) / blockDim.x;
   uint32_t step = static_cast<uint32_t>(turn % steps);
@@ -80,10 +81,11 @@ __device__ inline unsigned long long add_table(const CountProblem& p, const uint
     for (uint32_t k = 0; k < replicas; ++k) sum += table[first + (k + begin & replicas - 1)];
     uint64_t at = first_bin + bin;
     if (is_bool && at > 1) at = 1;
-    if (sum && at < p.limit) {
-      atomicAdd(reinterpret_cast<Count*>(out + at * p.bin_stride), static_cast<Count>(sum));
-      counted += sum;
-    }
+    if (at >= p.limit) continue;
+    Count* const target = reinterpret_cast<Count*>(out + at * p.bin_stride);
+    if (stores) *target = static_cast<Count>(sum);
+    else if (sum) atomicAdd(target, static_cast<Count>(sum));
+    counted += sum;
   }
   return counted;
 }
@@ -125,7 +127,8 @@ __global__ void __launch_bounds__(kTableThreads, kBlocks) count_tables(const Cou
         });
     __syncthreads();
     counted += add_table<unsigned long long>(p, table, slots, bins, p.out + row_offset(p, row, p.out_strides),
-                                             first_bin, static_cast<uint64_t>(part), sizeof(Raw) == 1 && p.is_bool);
+                                             first_bin, static_cast<uint64_t>(part), sizeof(Raw) == 1 && p.is_bool,
+                                             shape.stores);
     __syncthreads();
   }
   add_dropped(p, counted);

@@ -183,6 +183,10 @@ const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limi
   }
   if (!few && plan_tables(plan, limits, bins)) {
     plan.regime = kCountTables;
+    // A launch less than clearing the bins and adding to them.
+    plan.table.stores = !count.accumulate && !p.is_bool && plan.table.splits == 1 &&
+                        p.limit >= static_cast<uint64_t>(p.n_bins) &&
+                        int64_t(plan.table.bins) * plan.table.shares >= p.n_bins;
     return nullptr;
   }
   if (!few && plan_parts_of(plan, limits, bins, count.accumulate)) {

@@ -1,6 +1,7 @@
 #include "plan/scan.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
@@ -362,7 +363,10 @@ const char* make_plan(const upsweep_scan& scan, Machine machine, Plan* result) {
   const upsweep_array* const arrays[kScanArrays] = {&scan.x,     &scan.gates,   &scan.reset,      &out,
                                                     &scan.gamma, &scan.initial, &scan.final_state};
   Plan& plan = *result;
-  std::memset(&plan, 0, sizeof plan);
+  // Outer has 5 KiB, of which lay_out writes what is read.
+  std::memset(&plan, 0, offsetof(Plan, outer));
+  plan.outer.n = 0;
+  plan.outer.n_launches = 0;
   Problem& p = plan.problem;
   View* const views[kScanArrays] = {&p.x, &p.gates, &p.reset, &p.out, &p.gamma, &p.initial, &p.final_state};
   p.lines = 1;

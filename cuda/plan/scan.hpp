@@ -51,7 +51,7 @@ struct Plan {
   int32_t segment;                 // 0: each result on its own
   int64_t aside;                   // of the workspace, where results wait that are to replace x; 0: none do
   int64_t workspace_bytes;
-  Outer outer;
+  Outer outer;                     // the last: make_plan sets only what is before it to 0
 };
 
 // What a plan depends on.
