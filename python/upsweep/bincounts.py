@@ -173,9 +173,9 @@ def bincount(
     plain = plain_counts.get(type(x))
     if (
         plain is not None and axis is None and out is None and dtype is None and n_threads is None
-        and device is None and invalid == "drop" and not (accumulate or return_invalid)
+        and device is None and not (accumulate or return_invalid)
     ):  # fmt: skip
-        y = plain(x, weights, minlength, length, deterministic)
+        y = plain(x, weights, minlength, length, invalid, deterministic)
         if y is not None:
             return y
     return _bincount(

@@ -200,11 +200,10 @@ def cumulative_sum(
             return y
     plain = plain_scans.get(type(x))
     if (
-        plain is not None and initial is None and reset is None and dtype is None
-        and not include_initial
-        and not exclusive and not return_final and device is None and method is None
+        plain is not None and reset is None and dtype is None and not include_initial and device is None
+        and method is None
     ):  # fmt: skip
-        y = plain(x, None, 1.0, axis, reverse, False, out, n_threads)
+        y = plain(x, None, 1.0, axis, reverse, False, out, n_threads, initial, exclusive, return_final)
         if y is not None:
             return y
     if include_initial and exclusive:
@@ -339,11 +338,10 @@ def discounted_cumsum(
             return y
     plain = plain_scans.get(type(x))
     if (
-        plain is not None and initial is None and reset is None and window is None
-        and type(gamma) is float
-        and not exclusive and not return_final and device is None and method is None
+        plain is not None and reset is None and window is None and type(gamma) is float and device is None
+        and method is None
     ):  # fmt: skip
-        y = plain(x, None, gamma, axis, reverse, True, out, n_threads)
+        y = plain(x, None, gamma, axis, reverse, True, out, n_threads, initial, exclusive, return_final)
         if y is not None:
             return y
     window = check_window(window, initial, exclusive, return_final)
@@ -470,10 +468,9 @@ def linear_recurrence(
             return y
     plain = plain_scans.get(type(tokens))
     if (
-        plain is not None and initial is None and reset is None
-        and not exclusive and not return_final and device is None and method is None
+        plain is not None and gates is not None and reset is None and device is None and method is None
     ):  # fmt: skip
-        y = plain(tokens, gates, 0.0, axis, reverse, True, out, n_threads)
+        y = plain(tokens, gates, 0.0, axis, reverse, True, out, n_threads, initial, exclusive, return_final)
         if y is not None:
             return y
     return _linear_recurrence(

@@ -1,153 +1,27 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""Calls of libupsweep_cuda.so with tensors: checks, description and launch.
+"""Calls of libupsweep_cuda.so with tensors and cupy arrays: checks, description and launch.
 
 The host time of a small call is what it costs. Here a request is a structure on the stack, filled from descriptions of
-the tensors, and the library's functions are called through their addresses. A tensor is described by one call of
+the arrays, and the library's functions are called through their addresses. An array is described by one call of
 DLPack's table of C functions (`Exchange`), which torch has from 2.10 on, or from its attributes.
 
-``upsweep._torch`` calls `TensorCalls`, which takes torch's functions when it is created: nothing here imports torch.
-`scan_plain` and `count` return None, before any work, for all but the plainest arguments; the caller's general path
-then checks the arguments and raises its errors.
+``upsweep._torch`` calls `TensorCalls` and ``upsweep._backends.cuda.cupy_calls`` `CupyCalls`. Both take the functions of
+the array library when they are created: nothing here imports one. `scan_plain` and `count` return None for all but
+the plainest arguments; the caller's general path then checks the arguments and raises its errors.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memset
 
-cdef extern from "upsweep_cuda.h" nogil:
-    enum:
-        UPSWEEP_MAX_DIMS
-        UPSWEEP_OK, UPSWEEP_WORKSPACE, UPSWEEP_NO_KERNEL
-        UPSWEEP_REAL, UPSWEEP_COMPLEX, UPSWEEP_INTEGER
-        UPSWEEP_BOOL, UPSWEEP_INT8, UPSWEEP_UINT8, UPSWEEP_INT16, UPSWEEP_UINT16, UPSWEEP_INT32, UPSWEEP_UINT32
-        UPSWEEP_INT64, UPSWEEP_UINT64, UPSWEEP_FLOAT16, UPSWEEP_BFLOAT16, UPSWEEP_FLOAT32, UPSWEEP_FLOAT64
-        UPSWEEP_COMPLEX64, UPSWEEP_COMPLEX128
-    ctypedef struct upsweep_array:
-        void* data
-        int32_t dtype
-        int64_t time_stride
-        int64_t batch_strides[64]
-    ctypedef struct upsweep_scan:
-        int32_t device, accumulator, reverse, exclusive
-        void* stream
-        void* workspace
-        int64_t workspace_bytes
-        double gamma_re, gamma_im
-        int64_t length, window
-        int32_t n_batch
-        int64_t batch_shape[64]
-        upsweep_array x, gates, reset, out, gamma, initial, final_state
-    ctypedef struct upsweep_plan:
-        int64_t workspace_bytes
-    ctypedef struct upsweep_lines:
-        int32_t device, dtype, reverse
-        void* stream
-        void* x
-        void* gates
-        void* out
-        double gamma
-        int64_t lines, length
-        void* workspace
-        int64_t workspace_bytes
-    ctypedef struct upsweep_lines_backward:
-        int32_t device, dtype, reverse
-        void* stream
-        void* gates
-        void* y
-        void* g
-        void* gx
-        void* g_gates
-        int64_t lines, length
-    ctypedef struct upsweep_count:
-        int32_t device, deterministic
-        void* stream
-        void* workspace
-        int64_t workspace_bytes, length, n_bins, n_columns
-        upsweep_array keys, weights, out
-    ctypedef struct upsweep_count_plan:
-        int64_t workspace_bytes
-
-
-cdef struct DLTensor:   # of DLPack's binary interface, version 1
-    char* data
-    int32_t device_type, device
-    int32_t ndim
-    uint8_t kind, bits
-    uint16_t lanes
-    int64_t* shape
-    int64_t* strides        # in elements
-    uint64_t byte_offset
-
-
-cdef struct Exchange:       # the same's table of functions; those that are not called here are pointers to nothing
-    uint32_t major, minor
-    void* previous
-    void* allocate
-    void* from_object
-    void* to_object
-    int (*describe)(void*, DLTensor*)
-    void* current_stream
-
-
-cdef enum:
-    CUDA = 2                # DLPack's device type
-
-
-cdef struct Operand:
-    char* data
-    int32_t code            # the upsweep_dtype; -1: none
-    int32_t item            # bytes of an element
-    int32_t device_type, device, ndim
-    int64_t* shape
-    int64_t* strides        # in elements
-    int64_t sizes[2][64]    # shape and strides where no table describes the tensor
-
-
-cdef int32_t code_of(uint8_t kind, uint8_t bits) noexcept:
-    """Return the upsweep_dtype of a dtype of DLPack; -1: none."""
-    if kind == 0:     # signed integers
-        return UPSWEEP_INT8 if bits == 8 else UPSWEEP_INT16 if bits == 16 else UPSWEEP_INT32 if bits == 32 else UPSWEEP_INT64
-    if kind == 1:     # unsigned integers
-        return (
-            UPSWEEP_UINT8 if bits == 8 else UPSWEEP_UINT16 if bits == 16 else UPSWEEP_UINT32 if bits == 32
-            else UPSWEEP_UINT64
-        )
-    if kind == 2:
-        return UPSWEEP_FLOAT16 if bits == 16 else UPSWEEP_FLOAT32 if bits == 32 else UPSWEEP_FLOAT64
-    if kind == 4:
-        return UPSWEEP_BFLOAT16
-    if kind == 5 and bits >= 64:
-        return UPSWEEP_COMPLEX64 if bits == 64 else UPSWEEP_COMPLEX128
-    return UPSWEEP_BOOL if kind == 6 else -1
-
-
-cdef int64_t count_elements(const Operand* operand) noexcept:
-    cdef int64_t n = 1
-    cdef int dim
-    for dim in range(operand.ndim):
-        n *= operand.shape[dim]
-    return n
-
-
-cdef bint is_contiguous(const Operand* operand) noexcept:
-    cdef int64_t step = 1
-    cdef int dim
-    for dim in range(operand.ndim - 1, -1, -1):
-        if operand.shape[dim] != 1 and operand.strides[dim] != step:
-            return count_elements(operand) == 0
-        step *= operand.shape[dim]
-    return True
-
-
-cdef bint are_alike(const Operand* a, const Operand* b) noexcept:
-    """Whether two operands have one dtype, device and shape."""
-    cdef int dim
-    if a.code != b.code or a.device_type != b.device_type or a.device != b.device or a.ndim != b.ndim:
-        return False
-    for dim in range(a.ndim):
-        if a.shape[dim] != b.shape[dim]:
-            return False
-    return True
+from _cuda_interface cimport (
+    CUDA, UPSWEEP_COMPLEX, UPSWEEP_COMPLEX64, UPSWEEP_FLOAT16, UPSWEEP_FLOAT32, UPSWEEP_FLOAT64, UPSWEEP_INT64,
+    UPSWEEP_INTEGER, UPSWEEP_MAX_DIMS, UPSWEEP_NO_KERNEL, UPSWEEP_OK, UPSWEEP_REAL, UPSWEEP_UINT64, UPSWEEP_WORKSPACE,
+    DLTensor, Exchange, Operand, code_of, count_elements, fill, have_one_shape, is_contiguous, overlaps, repeats, upsweep_array,
+    upsweep_count, upsweep_count_plan, upsweep_lines, upsweep_lines_backward, upsweep_plan, upsweep_scan,
+)
 
 
 cdef class Functions:
@@ -160,6 +34,8 @@ cdef class Functions:
     cdef int32_t (*lines_backward)(const upsweep_lines_backward*)
     cdef int32_t (*plan_count)(const upsweep_count*, int32_t, upsweep_count_plan*)
     cdef int32_t (*count)(const upsweep_count*)
+    cdef int32_t (*key_range)(const upsweep_count*, void*)
+    cdef int32_t (*copy_to_host)(int32_t, void*, void*, const void*, int64_t) noexcept nogil
 
     def __cinit__(self, address, check):
         self.check = check
@@ -169,23 +45,44 @@ cdef class Functions:
         self.lines_backward = <int32_t (*)(const upsweep_lines_backward*)><uintptr_t>address("lines_backward")
         self.plan_count = <int32_t (*)(const upsweep_count*, int32_t, upsweep_count_plan*)><uintptr_t>address("plan_count")
         self.count = <int32_t (*)(const upsweep_count*)><uintptr_t>address("count")
+        self.key_range = <int32_t (*)(const upsweep_count*, void*)><uintptr_t>address("key_range")
+        self.copy_to_host = (
+            <int32_t (*)(int32_t, void*, void*, const void*, int64_t) noexcept nogil><uintptr_t>address("copy_to_host")
+        )
 
     cdef int require(self, int32_t status) except -1:
         if status != UPSWEEP_OK:
             self.check(status)
         return 0
 
+    cdef int read(self, const upsweep_count* request, void* source, int64_t* words) except -1:
+        """Read two int64 of the device of a request, once the work on its stream is done."""
+        cdef int32_t device = request.device, status
+        cdef void* stream = request.stream
+        with nogil:
+            status = self.copy_to_host(device, stream, words, source, 16)
+        return self.require(status)
 
-cdef void fill(upsweep_array* to, const Operand* operand, int axis) noexcept:
-    """Fill an array of a request; axis is the one that the operation runs along, -1: the operand lacks it."""
-    cdef int dim, at = 0
-    to.data, to.dtype = operand.data, operand.code
-    for dim in range(operand.ndim):
-        if dim == axis:
-            to.time_stride = operand.strides[dim] * operand.item
-        else:
-            to.batch_strides[at] = operand.strides[dim] * operand.item
-            at += 1
+
+cdef tuple as_tuple(const int64_t* values, int n):
+    cdef tuple result = PyTuple_New(n)
+    cdef int i
+    for i in range(n):
+        value = values[i]
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(result, i, value)
+    return result
+
+
+cdef bint is_state(const Operand* state, const Operand* of, int64_t axis) noexcept:
+    """Whether a state has the shape of `of` without an axis."""
+    cdef int dim
+    if state.ndim != of.ndim - 1:
+        return False
+    for dim in range(state.ndim):
+        if state.shape[dim] != of.shape[dim + (dim >= axis)]:
+            return False
+    return True
 
 
 cdef class TensorCalls:
@@ -193,30 +90,39 @@ cdef class TensorCalls:
 
     load, check_device : of `_backends.cuda.library`.
     exchange : DLPack's table of C functions in a capsule, or None.
-    dtypes : the upsweep_dtype of each dtype of tensors.
+    dtypes : the upsweep_dtype of each dtype that is taken.
     plain_types : the classes of tensors without a subclass's behaviour.
     watchers : functions that return what is not false if something follows the operations on tensors.
     forward_ad : the module whose `_current_level` is negative where no derivative is taken forward.
     is_grad_enabled, is_neg, stream, workspace, empty_like, increment_version : functions of tensors.
+    empty : ``empty(shape, strides, dtype, like)`` allocates on the device of `like`; strides are in elements.
+    empty_here : None, or a faster ``empty_here(shape, strides, dtype)`` on the current device.
     device_type : DLPack's device type of the tensors.
+
+    forward_ad, is_grad_enabled and is_neg are None where arrays have no derivatives and no negative bit.
     """
 
     cdef object load, check_device, forward_ad, is_grad_enabled, is_neg, stream, workspace, empty_like
-    cdef object increment_version, int64, capsule
+    cdef object empty, empty_here, increment_version, capsule
     cdef Exchange* exchange
     cdef dict dtypes, ready       # ready: the library's functions, by the devices that they run on
+    cdef list dtype_of            # by upsweep_dtype; None: not taken
     cdef frozenset plain_types
     cdef tuple watchers
     cdef int device_type
 
     def __init__(self, *, load, check_device, exchange, dict dtypes not None, frozenset plain_types not None,
-                 tuple watchers not None, forward_ad, is_grad_enabled, is_neg, stream, workspace, empty_like,
-                 increment_version, int64, int device_type=CUDA):
+                 tuple watchers not None, forward_ad, is_grad_enabled, is_neg, stream, workspace, empty_like, empty,
+                 empty_here, increment_version, int device_type=CUDA):
         self.load, self.check_device, self.dtypes, self.plain_types = load, check_device, dtypes, plain_types
         self.ready = {}
         self.watchers, self.forward_ad, self.is_grad_enabled, self.is_neg = watchers, forward_ad, is_grad_enabled, is_neg
         self.stream, self.workspace, self.empty_like = stream, workspace, empty_like
-        self.increment_version, self.int64, self.device_type = increment_version, int64, device_type
+        self.empty, self.empty_here = empty, empty_here
+        self.increment_version, self.device_type = increment_version, device_type
+        self.dtype_of = [None] * (max(dtypes.values()) + 1)
+        for dtype, code in dtypes.items():
+            self.dtype_of[code] = dtype
         if exchange is not None:
             self.capsule = exchange
             self.exchange = <Exchange*>PyCapsule_GetPointer(exchange, "dlpack_exchange_api")
@@ -224,47 +130,59 @@ cdef class TensorCalls:
                 self.exchange = NULL
 
     cdef bint is_plain(self, tensor) except -1:
-        return type(tensor) in self.plain_types
+        return tensor is None or type(tensor) in self.plain_types
 
     cdef bint is_watched(self) except -1:
-        if self.forward_ad._current_level >= 0:
+        if self.forward_ad is not None and self.forward_ad._current_level >= 0:
             return True
         for watcher in self.watchers:
             if watcher():
                 return True
         return False
 
+    cdef bint differentiates(self, tensor) except -1:
+        return tensor is not None and tensor.requires_grad
+
     cdef int describe(self, tensor, Operand* to) except -1:
         """Describe a tensor, which stays alive and unchanged. RuntimeError: it has no memory, strides or shape."""
         cdef DLTensor description
-        cdef int dim
-        cdef int64_t size
-        if self.exchange:
-            if self.exchange.describe(<void*>tensor, &description):
-                return -1
-            to.data = description.data + description.byte_offset
-            to.code, to.item = code_of(description.kind, description.bits), description.bits // 8
-            to.device_type, to.device = description.device_type, description.device
-            to.ndim, to.shape, to.strides = description.ndim, description.shape, description.strides
-            return 0
+        if not self.exchange:
+            return self.describe_attributes(tensor, to)
+        if self.exchange.describe(<void*>tensor, &description):
+            return -1
+        to.data = description.data + description.byte_offset
+        to.code, to.item = code_of(description.kind, description.bits), description.bits // 8
+        to.device_type, to.device = description.device_type, description.device
+        to.ndim, to.shape, to.strides = description.ndim, description.shape, description.strides
+        return 0
+
+    cdef int describe_attributes(self, tensor, Operand* to) except -1:
         to.code, to.item = self.dtypes.get(tensor.dtype, -1), tensor.element_size()
         to.data, to.device = <char*><uintptr_t>tensor.data_ptr(), max(tensor.get_device(), 0)
         to.device_type = CUDA if tensor.is_cuda else 1 if tensor.is_cpu else 0
-        to.shape, to.strides = to.sizes[0], to.sizes[1]
-        to.ndim = tensor.ndim
+        return self.describe_layout(tensor.shape, tensor.stride(), 1, to)
+
+    cdef int describe_layout(self, shape, strides, int64_t unit, Operand* to) except -1:
+        """Store a shape, and strides that are multiples of `unit`."""
+        cdef int dim
+        cdef int64_t size
+        to.shape, to.strides, to.ndim = to.sizes[0], to.sizes[1], len(shape)
         if to.ndim > UPSWEEP_MAX_DIMS:
             raise RuntimeError(f"expected at most {UPSWEEP_MAX_DIMS} axes, got {to.ndim}")
-        for dim, size in enumerate(tensor.shape):
+        for dim, size in enumerate(shape):
             to.sizes[0][dim] = size
-        for dim, size in enumerate(tensor.stride()):
-            to.sizes[1][dim] = size
+        for dim, size in enumerate(strides):
+            if size % unit:
+                raise RuntimeError(f"expected strides that are multiples of {unit}, got {size}")
+            to.sizes[1][dim] = size // unit
         return 0
 
-    cdef bint is_line(self, tensor, const Operand* operand) except -1:
-        """Whether kernels take the tensor as contiguous lines of real floating numbers."""
+    cdef bint is_taken(self, tensor, const Operand* operand) except -1:
+        """Whether kernels take the tensor, of real numbers on the device."""
         return (
-            operand.device_type == self.device_type and UPSWEEP_FLOAT16 <= operand.code <= UPSWEEP_FLOAT64
-            and operand.ndim > 0 and is_contiguous(operand) and not self.is_neg(tensor)
+            operand.device_type == self.device_type and 0 <= operand.code <= UPSWEEP_FLOAT64
+            and operand.code < len(self.dtype_of) and self.dtype_of[operand.code] is not None
+            and <uintptr_t>operand.data % operand.item == 0 and not (self.is_neg is not None and self.is_neg(tensor))
         )
 
     cdef Functions functions_of(self, int device):
@@ -274,85 +192,140 @@ cdef class TensorCalls:
             functions = self.ready[device] = self.load().functions
         return functions
 
-    cdef void* stream_of(self, int device) except? NULL:
-        return <void*><uintptr_t>self.stream(device)
+    cdef int stream_of(self, int device, void** stream) except -1:
+        if self.exchange and self.device_type == CUDA and self.exchange.current_stream:
+            return -1 if self.exchange.current_stream(CUDA, device, stream) else 0
+        stream[0] = <void*><uintptr_t>self.stream(device)
+        return 0
 
-    def scan_plain(self, x, gates, double gamma, axis, bint reverse, bint flush, out, record):
-        """Return the scan of contiguous tensors of one dtype, or None; axis is an int, or None for the last.
+    cdef object new(self, tuple shape, tuple strides, int code, like, const Operand* described, Operand* to):
+        """Return a tensor on the device of `like`, and describe it; `described` is that of `like`."""
+        if self.empty_here is not None:
+            result = self.empty_here(shape, strides, self.dtype_of[code])
+            self.describe(result, to)
+            if to.device == described.device:
+                return result
+        result = self.empty(shape, strides, self.dtype_of[code], like)
+        self.describe(result, to)
+        return result
 
-        Without gates the factor is gamma. Where a gradient is needed, the result is what
+    cdef object new_state(self, int axis, int code, like, const Operand* described, Operand* to):
+        """Return a tensor in C order that has the shape of `like` without an axis, and describe it."""
+        cdef int64_t shape[64]
+        cdef int64_t strides[64]
+        cdef int64_t step = 1
+        cdef int dim, at = described.ndim - 1
+        for dim in range(described.ndim - 1, -1, -1):
+            if dim != axis:
+                at -= 1
+                shape[at], strides[at] = described.shape[dim], step
+                step *= described.shape[dim]
+        at = described.ndim - 1
+        return self.new(as_tuple(shape, at), as_tuple(strides, at), code, like, described, to)
+
+    def scan_plain(self, x, gates, double gamma, axis, bint reverse, bint flush, out, record, initial=None,
+                   bint exclusive=False, bint return_final=False):
+        """Return the scan, or the scan and its final state, of real tensors of one dtype and shape; None for others.
+
+        Without gates the factor is gamma. axis is an int, or None for the last. `initial` has the shape of the states.
+        Integers are summed, without `flush`. Where a gradient is needed, the result is what
         ``record(y, x, gates, gamma, axis, reverse, flush)`` returns; None stands for a caller that cannot have one.
         """
         cdef upsweep_lines request
         cdef upsweep_scan strided
-        cdef Operand summands, factors, target
+        cdef Operand summands, factors, target, state, last
         cdef Functions functions
-        cdef int64_t n, distance
-        cdef int64_t at
+        cdef int64_t n, at
         cdef int32_t status
-        cdef bint differentiates
-        if not (self.is_plain(x) and (gates is None or self.is_plain(gates)) and (out is None or self.is_plain(out))):
+        cdef int code
+        cdef bint differentiates, is_dense, is_integer, has_state = initial is not None or return_final
+        if not (self.is_plain(x) and self.is_plain(gates) and self.is_plain(out) and self.is_plain(initial)):
             return None
-        if self.is_watched():
+        if self.is_watched() or not (axis is None or type(axis) is int):
             return None
-        differentiates = self.is_grad_enabled() and (
-            x.requires_grad or (gates is not None and gates.requires_grad) or (out is not None and out.requires_grad)
+        differentiates = self.is_grad_enabled is not None and self.is_grad_enabled() and (
+            x.requires_grad or self.differentiates(gates) or self.differentiates(out) or self.differentiates(initial)
         )
-        if differentiates and (record is None or out is not None):
+        if differentiates and (record is None or out is not None or has_state or exclusive):
             return None
-        factors.data = target.data = NULL
+        factors.data = NULL
         try:
             at = -1 if axis is None else axis
             self.describe(x, &summands)
-            if not self.is_line(x, &summands):
+            if not self.is_taken(x, &summands) or repeats(&summands):
                 return None
+            is_integer = summands.code <= UPSWEEP_UINT64
+            code = UPSWEEP_INT64 if is_integer else summands.code
+            is_dense = is_contiguous(&summands)
             if gates is not None:
                 self.describe(gates, &factors)
-                if not (are_alike(&factors, &summands) and self.is_line(gates, &factors)):
+                if not (have_one_shape(&factors, &summands) and factors.code == summands.code
+                        and self.is_taken(gates, &factors)) or repeats(&factors):
                     return None
+                is_dense = is_dense and is_contiguous(&factors)
             if out is not None:
                 self.describe(out, &target)
-                if not (are_alike(&target, &summands) and self.is_line(out, &target)):
+                if not (is_dense and have_one_shape(&target, &summands) and target.code == summands.code == code
+                        and is_contiguous(&target) and self.is_taken(out, &target)):
+                    return None
+            if initial is not None:
+                self.describe(initial, &state)
+                if not (state.device == summands.device and (state.code <= UPSWEEP_UINT64) == is_integer
+                        and self.is_taken(initial, &state)):
                     return None
         except (OverflowError, RuntimeError):   # the caller refuses the axis or the tensor
             return None
         n = count_elements(&summands)
         at = at + summands.ndim if at < 0 else at
-        if not 0 <= at < summands.ndim or (n == 0 and differentiates):
+        if not 0 <= at < summands.ndim or (n == 0 and (differentiates or has_state)):
+            return None
+        if (is_integer and (gates is not None or flush)) or (initial is not None and (
+                out is not None or not is_state(&state, &summands, at))):
             return None
         if out is None:
-            out = self.empty_like(x)
-            self.describe(out, &target)
+            if is_dense:
+                out = self.new(as_tuple(summands.shape, summands.ndim), as_tuple(summands.strides, summands.ndim), code,
+                               x, &summands, &target)
+            else:
+                out = self.empty_like(x, dtype=self.dtype_of[code])
+                self.describe(out, &target)
         else:
             # `out` may be one of the inputs, or disjoint from both; the general path decides on overlaps.
-            for source in (<int64_t>summands.data, <int64_t>factors.data):
-                distance = <int64_t>source - <int64_t>target.data
-                if source and distance and abs(distance) < n * summands.item:
-                    return None
-            self.increment_version(out)   # a backward that saved it raises then
+            if overlaps(target.data, summands.data, n * summands.item) or (
+                    gates is not None and overlaps(target.data, factors.data, n * summands.item)):
+                return None
+            self.increment_version((out,))   # a backward that saved it raises then
         if n == 0:
             return out
-        if at < summands.ndim - 1:
-            memset(&strided, 0, sizeof(strided))
-            fill(&strided.x, &summands, at)
-            fill(&strided.out, &target, at)
-            if gates is not None:
-                fill(&strided.gates, &factors, at)
-            strided.gamma_re, strided.reverse = gamma, reverse
-            self.start(&strided, &summands, at, summands.code, x)
-            return record(out, x, gates, gamma, at, reverse, flush) if differentiates else out
-        functions = self.functions_of(summands.device)
-        request.device, request.dtype, request.reverse = summands.device, summands.code, reverse
-        request.x, request.gates, request.out, request.gamma = summands.data, factors.data, target.data, gamma
-        request.length = summands.shape[summands.ndim - 1]
-        request.lines = n // request.length
-        request.stream, request.workspace, request.workspace_bytes = self.stream_of(summands.device), NULL, 0
-        status = functions.scan_lines(&request)
-        if status == UPSWEEP_WORKSPACE:
-            pointer, memory = self.workspace(request.workspace_bytes, x.device)
-            request.workspace = <void*><uintptr_t>pointer
+        if at == summands.ndim - 1 and is_dense and not (is_integer or has_state or exclusive):
+            functions = self.functions_of(summands.device)
+            request.device, request.dtype, request.reverse = summands.device, summands.code, reverse
+            request.x, request.gates, request.out, request.gamma = summands.data, factors.data, target.data, gamma
+            request.length = summands.shape[summands.ndim - 1]
+            request.lines = n // request.length
+            request.workspace, request.workspace_bytes = NULL, 0
+            self.stream_of(summands.device, &request.stream)
             status = functions.scan_lines(&request)
-        functions.require(status)
+            if status == UPSWEEP_WORKSPACE:
+                pointer, memory = self.workspace(request.workspace_bytes, x.device)
+                request.workspace = <void*><uintptr_t>pointer
+                status = functions.scan_lines(&request)
+            functions.require(status)
+            return record(out, x, gates, gamma, at, reverse, flush) if differentiates else out
+        memset(&strided, 0, sizeof(strided))
+        fill(&strided.x, &summands, at)
+        fill(&strided.out, &target, at)
+        if gates is not None:
+            fill(&strided.gates, &factors, at)
+        if initial is not None:
+            fill(&strided.initial, &state, -1)
+        if return_final:
+            final = self.new_state(at, code if code >= UPSWEEP_FLOAT32 or is_integer else UPSWEEP_FLOAT32, x, &summands, &last)
+            fill(&strided.final_state, &last, -1)
+        strided.gamma_re, strided.reverse, strided.exclusive = gamma, reverse, exclusive
+        self.start(&strided, &summands, at, code, x)
+        if return_final:
+            return out, final
         return record(out, x, gates, gamma, at, reverse, flush) if differentiates else out
 
     cdef int start(self, upsweep_scan* request, const Operand* summands, int axis, int code, x) except -1:
@@ -372,7 +345,8 @@ cdef class TensorCalls:
         request.accumulator = (
             UPSWEEP_INTEGER if code < UPSWEEP_FLOAT16 else UPSWEEP_REAL if code < UPSWEEP_COMPLEX64 else UPSWEEP_COMPLEX
         )
-        request.device, request.stream = summands.device, self.stream_of(summands.device)
+        request.device = summands.device
+        self.stream_of(summands.device, &request.stream)
         functions.require(functions.plan_scan(request, 0, &plan))
         if plan.workspace_bytes:
             pointer, memory = self.workspace(plan.workspace_bytes, x.device)
@@ -394,7 +368,8 @@ cdef class TensorCalls:
         request.device, request.dtype, request.reverse = of_y.device, of_y.code, reverse
         request.length = of_y.shape[of_y.ndim - 1]
         request.lines = count_elements(&of_y) // request.length
-        request.stream, request.g = self.stream_of(of_y.device), of_y.data
+        self.stream_of(of_y.device, &request.stream)
+        request.g = of_y.data
         request.gates, request.y = <void*><uintptr_t>gates.data_ptr(), <void*><uintptr_t>y.data_ptr()
         request.gx, request.g_gates = <void*><uintptr_t>gx.data_ptr(), <void*><uintptr_t>g_gates.data_ptr()
         status = functions.lines_backward(&request)
@@ -402,55 +377,80 @@ cdef class TensorCalls:
             functions.require(status)
         return status != UPSWEEP_NO_KERNEL
 
-    def count(self, keys, weights, int64_t n_bins, bint deterministic):
+    def count(self, keys, weights, minlength, length, invalid, bint deterministic, int64_t most):
         """Return the counts of 1-D contiguous integer keys, or their sums of weights, or None.
 
-        Keys outside the bins are left out. weights are None, or as the keys and float32 or float64.
+        weights are None, or as the keys and float32 or float64. The arguments are those of `upsweep.bincount`; from
+        `most` bins on the caller has to look at the memory. Where keys are invalid, None is returned after the count,
+        for the caller to raise its error.
         """
+        cdef bint drop = type(invalid) is str and invalid == "drop"
+        cdef int64_t n_bins, least
         cdef upsweep_count request
         cdef upsweep_count_plan plan
         cdef Operand each, of_each, target
         cdef Functions functions
-        if not self.is_plain(keys) or not (weights is None or self.is_plain(weights)) or self.is_watched():
+        cdef int64_t words[2]
+        if not (self.is_plain(keys) and self.is_plain(weights)) or self.is_watched():
             return None
-        if weights is not None and weights.requires_grad and self.is_grad_enabled():
+        if type(minlength) is not int or not (length is None or type(length) is int) or type(invalid) is not str:
+            return None
+        if not drop and invalid != "raise":
+            return None
+        if self.is_grad_enabled is not None and self.is_grad_enabled() and self.differentiates(weights):
             return None
         try:
+            least, n_bins = minlength, -1 if length is None else length
+            if least < 0 or (length is not None and n_bins < least):
+                return None
             self.describe(keys, &each)
-            if weights is not None:
-                self.describe(weights, &of_each)
-        except RuntimeError:   # as above
-            return None
-        if not (
-            each.device_type == self.device_type and 0 <= each.code <= UPSWEEP_UINT64 and each.ndim == 1
-            and is_contiguous(&each) and each.shape[0] and n_bins > 0
-        ):
-            return None
-        memset(&request, 0, sizeof(request))
-        if weights is None:
-            out = keys.new_empty((n_bins,)) if each.code == UPSWEEP_INT64 else keys.new_empty((n_bins,), dtype=self.int64)
-        else:
             if not (
-                (of_each.code == UPSWEEP_FLOAT32 or of_each.code == UPSWEEP_FLOAT64)
-                and self.is_line(weights, &of_each) and of_each.ndim == 1 and of_each.shape[0] == each.shape[0]
-                and of_each.device == each.device
+                self.is_taken(keys, &each) and each.code <= UPSWEEP_UINT64 and each.ndim == 1 and is_contiguous(&each)
+                and each.shape[0]
             ):
                 return None
-            out = weights.new_empty((n_bins,))
+            if weights is not None:
+                self.describe(weights, &of_each)
+                if not (
+                    (of_each.code == UPSWEEP_FLOAT32 or of_each.code == UPSWEEP_FLOAT64)
+                    and have_one_shape(&each, &of_each) and is_contiguous(&of_each) and self.is_taken(weights, &of_each)
+                ):
+                    return None
+        except (OverflowError, RuntimeError):   # as above
+            return None
+        functions = self.functions_of(each.device)
+        memset(&request, 0, sizeof(request))
+        fill(&request.keys, &each, 0)
+        request.device, request.deterministic, request.length = each.device, deterministic, each.shape[0]
+        self.stream_of(each.device, &request.stream)
+        if n_bins < 0 or not drop:
+            pointer, words_memory = self.workspace(sizeof(words), keys.device)
+        if n_bins < 0:
+            functions.require(functions.key_range(&request, <void*><uintptr_t>pointer))
+            functions.read(&request, <void*><uintptr_t>pointer, words)
+            # The largest key, which wraps around from 2**63 on, and the position of the first negative one.
+            if (words[1] >= 0 and not drop) or words[0] >= most or (words[0] < 0 and each.code == UPSWEEP_UINT64):
+                return None
+            n_bins, drop = max(words[0] + 1, least), True
+        if not 0 < n_bins < most:
+            return None
+        request.n_bins = n_bins
+        code = UPSWEEP_INT64 if weights is None else of_each.code
+        out = self.new((n_bins,), (1,), code, keys, &each, &target)
+        fill(&request.out, &target, 0)
+        if weights is not None:
             request.n_columns = 1
             fill(&request.weights, &of_each, 0)
-        self.describe(out, &target)
-        functions = self.functions_of(each.device)
-        fill(&request.keys, &each, 0)
-        fill(&request.out, &target, 0)
-        request.device, request.deterministic, request.stream = each.device, deterministic, self.stream_of(each.device)
-        request.length, request.n_bins = each.shape[0], n_bins
+        if not drop:
+            request.dropped = <void*><uintptr_t>pointer
         functions.require(functions.plan_count(&request, 0, &plan))
         if plan.workspace_bytes:
             pointer, memory = self.workspace(plan.workspace_bytes, keys.device)
             request.workspace, request.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
         functions.require(functions.count(&request))
-        return out
+        if not drop:
+            functions.read(&request, request.dropped, words)
+        return out if drop or words[0] == 0 else None
 
     cdef int fill(self, upsweep_array* to, tensor, int axis) except -1:
         cdef Operand operand
@@ -485,3 +485,13 @@ cdef class TensorCalls:
         self.start(
             &request, &summands, axis, request.final_state.dtype if out is None else request.out.dtype, x
         )
+
+
+cdef class CupyCalls(TensorCalls):
+    """The calls of cupy, whose arrays have other attributes, and strides in bytes."""
+
+    cdef int describe_attributes(self, array, Operand* to) except -1:
+        memory = array.data
+        to.code, to.item = self.dtypes.get(array.dtype, -1), array.itemsize
+        to.data, to.device, to.device_type = <char*><uintptr_t>memory.ptr, memory.device_id, CUDA
+        return self.describe_layout(array.shape, array.strides, to.item, to)

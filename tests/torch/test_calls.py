@@ -3,12 +3,11 @@
 Tensors on the CPU stand for some on a device, and functions of Python for those of the library.
 """
 
-import ctypes
 import unittest.mock
-from ctypes import POINTER, PYFUNCTYPE, c_int32
 
 import numpy as np
 import pytest
+from call_library import STREAM, FakeLibrary
 from tensors import torch
 from torch.autograd import forward_ad
 from upsweep._arrays import dispatch
@@ -17,63 +16,6 @@ from upsweep._torch import executors, scan_ops
 from upsweep._torch import scan as torch_scan
 
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-STREAM = 77
-
-
-class FakeLibrary:
-    """Records requests; `statuses` are what the next calls answer."""
-
-    def __init__(self):
-        self.requests, self.statuses, self.workspace_bytes, self.allocated = [], [], 0, []
-        arguments = {
-            "plan_scan": (POINTER(abi.ScanProblem), c_int32, POINTER(abi.Plan)),
-            "scan": (POINTER(abi.ScanProblem),),
-            "plan_count": (POINTER(abi.Count), c_int32, POINTER(abi.CountPlan)), "count": (POINTER(abi.Count),),
-            "scan_lines": (POINTER(abi.Lines),), "lines_backward": (POINTER(abi.LinesBackward),),
-        }  # fmt: skip
-        self._functions = {
-            name: PYFUNCTYPE(c_int32, *types)(getattr(self, name, self._record))
-            for name, types in arguments.items()
-        }
-        self.functions = _calls.Functions(
-            lambda name: ctypes.cast(self._functions[name], ctypes.c_void_p).value, self._check
-        )
-
-    def _check(self, status):
-        raise RuntimeError(f"status {status}")
-
-    def _record(self, request):
-        self.requests.append(type(request.contents).from_buffer_copy(request.contents))
-        return self.statuses.pop(0) if self.statuses else abi.OK
-
-    def _plan(self, request, n_processors, answer):
-        assert n_processors == 0
-        answer.contents.workspace_bytes = self.workspace_bytes
-        return abi.OK
-
-    plan_scan = plan_count = _plan
-
-    def scan_lines(self, request):
-        r = request.contents
-        status = self._record(request)
-        if r.workspace_bytes < self.workspace_bytes:
-            r.workspace_bytes = self.workspace_bytes
-            return abi.NEEDS_WORKSPACE
-        dtype = {abi.DTYPES["float32"]: np.float32, abi.DTYPES["float64"]: np.float64}[r.dtype]
-
-        def lines(pointer):
-            memory = (ctypes.c_char * (r.lines * r.length * np.dtype(dtype).itemsize)).from_address(pointer)
-            return np.frombuffer(memory, dtype).reshape(r.lines, r.length)[:, :: -1 if r.reverse else 1]
-
-        x, y, state = lines(r.x), lines(r.out), 0
-        factors = lines(r.gates) if r.gates else np.broadcast_to(r.gamma, x.shape)
-        for t in range(r.length):
-            y[:, t] = state = x[:, t] + (factors[:, t] * state if t else 0)
-        return status
-
-    def workspace(self, n_bytes, device):
-        self.allocated.append((n_bytes, device))
-        return executors.workspace(n_bytes, device)
 
 
 @pytest.fixture
@@ -92,8 +34,9 @@ def calls(request, library):
         dtypes={dtype: abi.DTYPES[name] for dtype, name in executors.NAMES.items()}, plain_types=executors.PLAIN,
         watchers=executors.WATCHERS, forward_ad=forward_ad, is_grad_enabled=torch.is_grad_enabled,
         is_neg=torch.Tensor.is_neg, stream=lambda device: STREAM, workspace=library.workspace,
-        empty_like=torch.empty_like, increment_version=torch.autograd.graph.increment_version, int64=torch.int64,
-        device_type=1,
+        empty_like=torch.empty_like, empty=executors._empty,
+        empty_here=torch._C._dynamo.guards._empty_strided_cpu if request.param == "table" else None,
+        increment_version=executors._find_increment_version(), device_type=1,
     )  # fmt: skip
 
 
@@ -101,8 +44,8 @@ def random(*shape, dtype=torch.float32):
     return torch.rand(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
 
-def lines(calls, x, gates=None, gamma=0.5, reverse=False, out=None, record=None, axis=None):
-    return calls.scan_plain(x, gates, gamma, axis, reverse, True, out, record)
+def lines(calls, x, gates=None, gamma=0.5, reverse=False, out=None, record=None, axis=None, **states):
+    return calls.scan_plain(x, gates, gamma, axis, reverse, True, out, record, **states)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -156,19 +99,76 @@ def test_another_axis(calls, library, workspace_bytes):
         assert lines(calls, x.detach(), axis=axis) is None and not library.requests
 
 
+def check_strided(calls, library, x, gates=None, *, flush=True, axis=1, workspace_bytes=0, **keywords):
+    """Compare the request of a call with that of the descriptors; return the result."""
+    y = calls.scan_plain(x, gates, 0.5, axis, True, flush, None, None, **keywords)
+    out, final = y if keywords.get("return_final") else (y, None)
+    expected = scan_launch.problem(
+        *map(executors.describe, (x, gates, 0.5, keywords.get("initial"), None, out, final)), axis=axis,
+        reverse=True, exclusive=keywords.get("exclusive", False), device=0, stream=STREAM,
+    )  # fmt: skip
+    expected.gamma_re = 0.5  # with gates it is not read
+    request = library.requests.pop()
+    assert bool(request.workspace) == bool(workspace_bytes) and request.workspace_bytes == workspace_bytes
+    request.workspace, request.workspace_bytes = None, 0
+    assert bytes(request) == bytes(expected)
+    return y
+
+
+@pytest.mark.parametrize("workspace_bytes", [0, 4096])
+def test_states(calls, library, workspace_bytes):
+    library.workspace_bytes = workspace_bytes
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        x, gates = random(2, 3, 5, dtype=dtype), random(2, 3, 5, dtype=dtype)
+        for axis, shape in ((0, (3, 5)), (1, (2, 5)), (2, (2, 3))):
+            for initial in (random(*shape), random(*shape[::-1]).mT, random(1, shape[1]).half().expand(shape)):
+                for exclusive in (False, True):
+                    options = {"axis": axis, "workspace_bytes": workspace_bytes, "exclusive": exclusive}
+                    check_strided(calls, library, x, gates, **options, return_final=True)
+                    options["initial"] = initial
+                    y = check_strided(calls, library, x, gates, **options)
+                    assert y.shape == x.shape and y.dtype == dtype and y.is_contiguous()
+                    y, final = check_strided(calls, library, x, None, **options, return_final=True)
+                    assert y.dtype == dtype and final.shape == shape and final.is_contiguous()
+                    assert final.dtype == executors.state_dtype(dtype)
+
+
+def test_integers_and_strides(calls, library):
+    for dtype in (torch.bool, torch.uint8, torch.int32, torch.int64):
+        k = torch.arange(30).view(2, 3, 5).to(dtype)
+        for x in (k, k.mT, k[:, ::2]):
+            y, final = check_strided(
+                calls, library, x, flush=False, initial=k[:, 0, : x.shape[2]], return_final=True
+            )
+            assert y.dtype == final.dtype == torch.int64 and y.shape == x.shape
+        out = torch.empty_like(k)
+        z = calls.scan_plain(k, None, 1.0, None, False, False, out, None)
+        assert z is (out if dtype == torch.int64 else None)
+    x, gates = random(2, 3, 5), random(2, 5, 3)
+    for each, factors in ((x.mT, None), (x.mT, gates), (x, gates.mT), (x[:, ::2], x[:, :2]), (x[..., :3], None)):
+        y = check_strided(calls, library, each, factors)
+        assert y.stride() == torch.empty_like(each).stride()
+
+
 def test_what_lines_leave_to_the_general_path(calls, library):
     x, memory = random(4, 6), torch.zeros(30)
     others = [
-        (x.mT, {}), (x[:, ::2], {}), (x.int(), {}), (x.to(torch.complex64), {}), (torch.tensor(1.0), {}),
-        (3.0, {}),
+        (x.int(), {}), (x.to(torch.complex64), {}), (torch.tensor(1.0), {}), (3.0, {}),
+        (x[:1].expand(4, 6), {}), (x, {"gates": x[:1].expand(4, 6)}), (x.mT, {"out": x.mT.clone()}),
         (x.to_sparse(), {}), (torch.ones(1, dtype=torch.complex64).conj().imag, {}), (x.to("meta"), {}),
-        (x, {"gates": x.double()}), (x, {"gates": x[:3]}), (x, {"gates": x.mT.contiguous().mT}),
-        (x, {"gates": 0.5}),
+        (x, {"gates": x.double()}), (x, {"gates": x[:3]}), (x, {"gates": 0.5}),
         (x, {"out": x.double()}), (x, {"out": x[:3].clone()}), (x, {"out": x.mT.contiguous().mT}),
         (memory[:24].view(4, 6), {"out": memory[6:].view(4, 6)}),
         (x, {"gates": memory[:24].view(4, 6), "out": memory[6:].view(4, 6)}),
         (x.clone().requires_grad_(), {}), (x, {"gates": x.clone().requires_grad_()}),
         (x.clone().requires_grad_(), {"out": x.clone(), "record": lambda *_: pytest.fail("recorded")}),
+        (x, {"axis": True}), (x, {"axis": 1.0}), (x, {"axis": np.int64(1)}),
+        (x, {"initial": 0.5}), (x, {"initial": x[0]}), (x, {"initial": x[:, :1]}), (x, {"initial": x[:, 0].int()}),
+        (x, {"initial": x[:, 0].to(torch.complex64)}), (x, {"initial": x[:, 0].to("meta")}),
+        (x, {"initial": x[:, 0], "out": x.clone()}), (x[:, :0], {"return_final": True}),
+        (x, {"initial": x[:, 0].clone().requires_grad_(), "record": lambda *_: pytest.fail("recorded")}),
+        (x.clone().requires_grad_(), {"return_final": True, "record": lambda *_: pytest.fail("recorded")}),
+        (x.clone().requires_grad_(), {"exclusive": True, "record": lambda *_: pytest.fail("recorded")}),
     ]  # fmt: skip
     for each, keywords in others:
         assert lines(calls, each, **keywords) is None
@@ -252,13 +252,20 @@ def test_a_described_scan_is_the_one_of_the_descriptors(calls, library, workspac
         assert bytes(request) == bytes(expected)
 
 
+MOST = 1000  # bins that are counted without a look at the memory
+
+
+def count(calls, keys, weights=None, minlength=0, length=None, invalid="raise", deterministic=False):
+    return calls.count(keys, weights, minlength, length, invalid, deterministic, MOST)
+
+
 @pytest.mark.parametrize("workspace_bytes", [0, 4096])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.int64])
 def test_counts(calls, library, dtype, workspace_bytes):
     library.workspace_bytes = workspace_bytes
     keys = torch.arange(50).to(dtype)
     for weights in (None, random(50), random(50, dtype=torch.float64)):
-        y = calls.count(keys, weights, 9, True)
+        y = count(calls, keys, weights, 3, 9, "drop", True)
         assert y.shape == (9,) and y.dtype == (torch.int64 if weights is None else weights.dtype)
         expected = bincount_launch.describe(
             *map(executors.describe, (keys, y, weights)), axis=0, device=0, stream=STREAM, deterministic=True
@@ -269,6 +276,24 @@ def test_counts(calls, library, dtype, workspace_bytes):
         assert bytes(request) == bytes(expected)
 
 
+def test_counts_that_look_at_the_keys(calls, library):
+    keys, weights = torch.tensor([3, 0, 3, 7], dtype=torch.int16), random(4)
+    for summands in (None, weights):
+        for minlength, length, n_bins in ((0, None, 8), (12, None, 12), (0, 9, 9), (8, 8, 8)):
+            y = count(calls, keys, summands, minlength, length)
+            expected = torch.bincount(keys.int(), summands, n_bins).to(y.dtype)
+            assert torch.allclose(y, expected)
+    assert count(calls, keys, length=7) is None and count(calls, keys - 1) is None
+    assert torch.equal(count(calls, keys - 1, invalid="drop"), torch.tensor([0, 0, 2, 0, 0, 0, 1]))
+    assert count(calls, keys - 8, invalid="drop") is None  # without a bin
+    assert count(calls, keys - 8, minlength=2, invalid="drop").tolist() == [0, 0]
+    assert count(calls, torch.tensor([MOST - 1])) is None and count(calls, torch.tensor([MOST - 2])) is not None
+    assert count(calls, keys, minlength=MOST) is None
+    if hasattr(torch, "uint64"):
+        for largest in (2**63, 2**64 - 1):
+            assert count(calls, torch.tensor([largest], dtype=torch.uint64), minlength=5, invalid="drop") is None
+
+
 def test_what_counts_leave_to_the_general_path(calls, library):
     keys, weights = torch.arange(50), random(50)
     for each, summands in (
@@ -277,8 +302,14 @@ def test_what_counts_leave_to_the_general_path(calls, library):
         (keys, keys), (keys, [1.0] * 50),
         (keys, weights.clone().requires_grad_()), (keys.to("meta"), None),
     ):  # fmt: skip
-        assert calls.count(each, summands, 9, False) is None
-    assert calls.count(keys, None, 0, False) is None and not library.requests
+        assert count(calls, each, summands, length=9, invalid="drop") is None
+    for keywords in (
+        {"length": 0}, {"length": -1}, {"length": 2**70}, {"length": 9.0}, {"length": True}, {"length": MOST},
+        {"length": 3, "minlength": 4}, {"minlength": -1}, {"minlength": 2.0}, {"minlength": 2**70},
+        {"invalid": "clip"}, {"invalid": None}, {"invalid": np.zeros(2)},
+    ):  # fmt: skip
+        assert count(calls, keys, **{"length": 9, "invalid": "drop", **keywords}) is None
+    assert not library.requests
 
 
 def test_plain_calls_are_those_of_devices_only():

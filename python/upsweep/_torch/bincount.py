@@ -30,8 +30,8 @@ def bincount(
         y = _run_plain(x, weights, minlength, n_threads)
         if y is not None:
             return y
-    if axis is out is dtype is n_threads is None and invalid == "drop" and not (accumulate or return_invalid):
-        y = _run_on_device(x, weights, minlength, length, deterministic)
+    if axis is out is dtype is n_threads is None and not (accumulate or return_invalid):
+        y = _run_on_device(x, weights, minlength, length, invalid, deterministic)
         if y is not None:
             plain_counts[type(x)] = _run_on_device
             return y
@@ -100,16 +100,15 @@ def _run_plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> T
     return y if weights is None else y.to(weights.dtype)
 
 
-def _run_on_device(x: Any, weights: Any, minlength: Any, length: Any, deterministic: bool) -> Tensor | None:
-    """Count 1-D CUDA tensors into so many bins, dropping other keys; None for other arguments."""
-    if (
-        torch.compiler.is_compiling() or type(length) is not int or type(minlength) is not int
-        or not 0 <= minlength <= length < CHECK_ABOVE or not (isinstance(x, Tensor) and x.is_cuda)
-    ):  # fmt: skip
+def _run_on_device(
+    x: Any, weights: Any, minlength: Any, length: Any, invalid: Any, deterministic: bool
+) -> Tensor | None:
+    """Count 1-D CUDA tensors; None for other arguments."""
+    if torch.compiler.is_dynamo_compiling() or not (isinstance(x, Tensor) and x.is_cuda):
         return None
-    y: Tensor | None = executors.calls.count(
-        x, weights, length, bool(deterministic) or torch.are_deterministic_algorithms_enabled()
-    )
+    if weights is not None and torch.are_deterministic_algorithms_enabled():
+        deterministic = True
+    y: Tensor | None = executors.calls.count(x, weights, minlength, length, invalid, deterministic, CHECK_ABOVE)
     return y
 
 

@@ -226,14 +226,30 @@ def workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
     return memory.data_ptr(), memory
 
 
+def _empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, like: Tensor) -> Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device=like.device)
+
+
+def _find_increment_version() -> Callable[[tuple[Tensor]], None]:
+    """Return what `torch.autograd.graph.increment_version` calls, as a function of a tuple with one tensor."""
+    try:
+        torch._C._increment_version((torch.empty(0),))
+    except TypeError:  # of an older torch, which takes a tensor
+        return lambda tensors: torch.autograd.graph.increment_version(tensors[0])
+    increment: Callable[[tuple[Tensor]], None] = torch._C._increment_version
+    return increment
+
+
 calls = TensorCalls(
     load=library.load, check_device=library.check_device,
     exchange=getattr(Tensor, "__dlpack_c_exchange_api__", None),
     dtypes={dtype: abi.DTYPES[name] for dtype, name in NAMES.items()}, plain_types=PLAIN, watchers=WATCHERS,
     forward_ad=forward_ad, is_grad_enabled=torch.is_grad_enabled, is_neg=Tensor.is_neg,
     stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
-    workspace=workspace, empty_like=torch.empty_like, increment_version=torch.autograd.graph.increment_version,
-    int64=torch.int64,
+    workspace=workspace, empty_like=torch.empty_like, empty=_empty,
+    # The allocation of the code that torch's compiler generates, which skips torch's dispatcher.
+    empty_here=getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None) if torch.version.cuda else None,
+    increment_version=_find_increment_version(),
 )  # fmt: skip
 
 

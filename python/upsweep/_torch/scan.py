@@ -33,11 +33,8 @@ def cumulative_sum(
     exclusive: bool, return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
-    if (
-        initial is None and reset is None and dtype is None and not include_initial
-        and not exclusive and not return_final and isinstance(x, Tensor)
-    ):  # fmt: skip
-        y = _run_plain(x, None, 1.0, axis, reverse, False, out, n_threads)
+    if reset is None and dtype is None and not include_initial and isinstance(x, Tensor):
+        y = _run_plain(x, None, 1.0, axis, reverse, False, out, n_threads, initial, exclusive, return_final)
         if y is not None:
             return _later_at_once(x, y)
     scan = prepare_sum(x, dtype, axis, reset, initial)
@@ -58,11 +55,8 @@ def discounted_cumsum(
     exclusive: bool, return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.discounted_cumsum` of tensors."""
-    if (
-        type(gamma) is float and initial is None and reset is None and not window
-        and not exclusive and not return_final and isinstance(x, Tensor)
-    ):  # fmt: skip
-        y = _run_plain(x, None, gamma, axis, reverse, True, out, n_threads)
+    if type(gamma) is float and reset is None and not window and isinstance(x, Tensor):
+        y = _run_plain(x, None, gamma, axis, reverse, True, out, n_threads, initial, exclusive, return_final)
         if y is not None:
             return _later_at_once(x, y)
     scan = prepare_discounted(x, gamma, axis, reset, initial)
@@ -75,11 +69,8 @@ def linear_recurrence(
     return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.linear_recurrence` of tensors."""
-    if (
-        initial is None and reset is None and not exclusive and not return_final
-        and isinstance(tokens, Tensor) and isinstance(gates, Tensor)
-    ):  # fmt: skip
-        y = _run_plain(tokens, gates, 0.0, axis, reverse, True, out, n_threads)
+    if reset is None and isinstance(tokens, Tensor) and isinstance(gates, Tensor):
+        y = _run_plain(tokens, gates, 0.0, axis, reverse, True, out, n_threads, initial, exclusive, return_final)
         if y is not None:
             return _later_at_once(tokens, y)
     scan = prepare_gated(gates, tokens, axis, reset, initial)
@@ -88,21 +79,24 @@ def linear_recurrence(
 
 def _run_plain(
     x: Tensor, gates: Tensor | None, gamma: float, axis: Any, reverse: bool, flush: bool, out: Any,
-    n_threads: int | None,
-) -> Tensor | None:  # fmt: skip
-    """Return the scan of plain contiguous tensors of one dtype, or None for other arguments."""
-    if _is_compiling() or not (axis is None or type(axis) is int):
+    n_threads: int | None, initial: Any, exclusive: bool, return_final: bool,
+) -> Any:  # fmt: skip
+    """Return the scan of plain tensors of one dtype, on the CPU contiguous; None for other arguments."""
+    if _is_dynamo_compiling():
         return None
     if x.is_cuda:
         record = scan_ops.record_plain if n_threads is None else None
-        y: Tensor | None = executors.calls.scan_plain(x, gates, gamma, axis, reverse, flush, out, record)
-        return y
-    if axis not in (None, -1) or not x.is_cpu or needs_dispatcher((x, gates, out)):
+        return _scan_on_device(
+            x, gates, gamma, axis, reverse, flush, out, record, initial, exclusive, return_final
+        )  # fmt: skip
+    if axis not in (None, -1) or initial is not None or exclusive or return_final or not x.is_cpu:
+        return None
+    if needs_dispatcher((x, gates, out)):
         return None
     return executors.run_lines(x, gates, gamma, bool(reverse), flush, out, n_threads)
 
 
-def _later_at_once(x: Tensor, y: Tensor) -> Tensor:
+def _later_at_once(x: Tensor, y: Any) -> Any:
     """Return the result of `_run_plain`, which later calls on a device reach without `dispatched`."""
     if x.is_cuda:
         plain_scans[type(x)] = _run_plain
@@ -381,7 +375,8 @@ class TensorScan:
 
 
 # Module-level names, because every call asks them, and each look-up costs as much as the answer.
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
+_scan_on_device = executors.calls.scan_plain
 _transform, _trace = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
 
 

@@ -12,7 +12,8 @@ every order. A step after a reset, and the first step without an initial state, 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -222,29 +223,64 @@ def _gradients_without_copies(
     return (gx if ctx.needs_input_grad[0] else None, g_gates, None, None, g_initial)
 
 
-def _record_forward(
-    ctx: Any, x: Tensor, gates: Tensor | None, gamma: None, factor: float, initial: None, options: Any, result: Any
-) -> Tensor:  # fmt: skip
-    ctx.factor, ctx.options = factor, options
-    ctx.save_for_backward(gates, None, None, None, result[0] if ctx.needs_input_grad[1] else None)
-    y: Tensor = result[0]  # in a tuple, as an argument that is returned is copied
-    return y
+# ---- derivatives of plain scans, which skip the operation ------------------------------------------------------
 
 
-def _record_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    known = _backward(ctx, g, None)
-    return (*known, *(None,) * (len(ctx.needs_input_grad) - len(known)))
+class _Context(NamedTuple):
+    """What `_backward` reads of autograd's context."""
+
+    saved_tensors: tuple[Tensor | None, ...]
+    options: tuple[Any, ...]
+    factor: float
+    needs_input_grad: tuple[bool, ...]
 
 
-_record = unprepared(_record_forward, _record_backward)
+# A result comes in a tuple, as an argument that is returned is copied. Without gates nothing is saved: to save
+# Nones takes as long as to save tensors.
+def _record_number(ctx: Any, x: Tensor, options: Any, result: tuple[Tensor]) -> Tensor:
+    ctx.options = options
+    return result[0]
+
+
+def _number_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    factor, *options = ctx.options
+    return *_plain_gradients((None, None), factor, options, (True, False), g)[:1], None, None
+
+
+def _record_gates(ctx: Any, x: Tensor, gates: Tensor, options: Any, result: tuple[Tensor]) -> Tensor:
+    ctx.options = options
+    ctx.save_for_backward(gates, result[0] if ctx.needs_input_grad[1] else None)
+    return result[0]
+
+
+def _gates_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    known = _plain_gradients(ctx.saved_tensors, 0.0, ctx.options, ctx.needs_input_grad[:2], g)
+    return *known[:2], None, None
+
+
+def _plain_gradients(
+    saved: tuple[Tensor | None, ...], factor: float, options: Sequence[Any], needs: tuple[bool, ...], g: Tensor
+) -> tuple[Any, ...]:
+    (gates, y), (axis, reverse, flush) = saved, options
+    context = _Context(
+        (gates, None, None, None, y), (axis, reverse, flush, 0, 0, g.dtype, g.shape[axis]), factor,
+        (*needs, False, False, False),
+    )  # fmt: skip
+    return _backward(context, g, None)
+
+
+_of_number, _of_gates = unprepared(_record_number, _number_backward), unprepared(_record_gates, _gates_backward)
 
 
 def record_plain(
     y: Tensor, x: Tensor, gates: Tensor | None, gamma: float, axis: int, reverse: bool, flush: bool
 ) -> Tensor:
     """Return `y`, the scan of plain tensors of one dtype without an initial state, with its derivative."""
-    options = (axis, reverse, flush, 0, 0, y.dtype, x.shape[axis])
-    result: Tensor = _record(x, gates, None, gamma, None, options, (y,))
+    result: Tensor = (
+        _of_number(x, (gamma, axis, reverse, flush), (y,))
+        if gates is None
+        else _of_gates(x, gates, (axis, reverse, flush), (y,))
+    )
     return result
 
 

@@ -7,7 +7,7 @@ class Functions:
     def __init__(self, address: Callable[[str], int | None], check: Callable[[int], int]) -> None: ...
 
 class TensorCalls:
-    """The calls of one array library: torch's."""
+    """The calls of one array library."""
 
     def __init__(
         self,
@@ -19,13 +19,14 @@ class TensorCalls:
         plain_types: frozenset[type],
         watchers: tuple[Callable[[], object], ...],
         forward_ad: Any,
-        is_grad_enabled: Callable[[], bool],
-        is_neg: Callable[[Any], bool],
+        is_grad_enabled: Callable[[], bool] | None,
+        is_neg: Callable[[Any], bool] | None,
         stream: Callable[[int], int] | None,
         workspace: Callable[[int, Any], tuple[int, object]],
-        empty_like: Callable[[Any], Any],
-        increment_version: Callable[[Any], None],
-        int64: object,
+        empty_like: Callable[..., Any],
+        empty: Callable[..., Any],
+        empty_here: Callable[..., Any] | None,
+        increment_version: Callable[[tuple[Any]], None],
         device_type: int = 2,
     ) -> None: ...
     def scan_plain(
@@ -38,13 +39,18 @@ class TensorCalls:
         flush: bool,
         out: Any,
         record: Callable[..., Any] | None,
+        initial: Any = None,
+        exclusive: bool = False,
+        return_final: bool = False,
     ) -> Any:
-        """The scan of contiguous tensors, or None for other arguments."""
+        """The scan of tensors of one dtype, with the final state if asked for, or None for other arguments."""
 
     def lines_backward(self, g: Any, gates: Any, y: Any, gx: Any, g_gates: Any, reverse: bool) -> bool:
         """Write the gradients of such a scan; False: there is no kernel for them."""
 
-    def count(self, keys: Any, weights: Any, n_bins: int, deterministic: bool) -> Any:
+    def count(
+        self, keys: Any, weights: Any, minlength: Any, length: Any, invalid: Any, deterministic: bool, most: int
+    ) -> Any:
         """The counts of 1-D keys, or the sums of their weights, or None for other arguments."""
 
     def scan(
@@ -64,3 +70,6 @@ class TensorCalls:
         window: int,
     ) -> None:
         """Start a scan of tensors that the caller has checked."""
+
+class CupyCalls(TensorCalls):
+    """The calls of cupy."""

@@ -16,6 +16,7 @@ from upsweep import _arrays
 from upsweep._arrays import DeviceView, Operand, name_of, user_array
 from upsweep._backends.cuda import bincount_launch, scan_launch
 from upsweep._backends.cuda.context import ExecutionContext
+from upsweep._backends.cuda.cupy_calls import register_short_path
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.staging import open_context
 from upsweep._core import bincount
@@ -31,7 +32,9 @@ def run_count(count: Count, device: int | None = None) -> tuple[Any, Any]:
     """
     with open_context({"x": count.keys, "weights": count.weights, "out": count.out}, device) as context:
         result, n_dropped = count_in(context, count, bins_innermost=device is not None)
-        return user_array(result), None if n_dropped is None else user_array(n_dropped)
+        counts = user_array(result)
+        register_short_path(counts)
+        return counts, None if n_dropped is None else user_array(n_dropped)
 
 
 def count_in(context: ExecutionContext, count: Count, bins_innermost: bool = False) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from upsweep import _arrays
 from upsweep._arrays import DeviceView, Operand, user_array
 from upsweep._backends.cuda import scan_launch
 from upsweep._backends.cuda.context import ExecutionContext
+from upsweep._backends.cuda.cupy_calls import register_short_path
 from upsweep._backends.cuda.descriptor import describe
 from upsweep._backends.cuda.staging import open_context
 from upsweep._core.scan import Scan
@@ -40,7 +41,9 @@ def run_scan(
                 exclusive=exclusive, window=window, **context.on_stream,
             )  # fmt: skip
             scan_launch.run_scan(problem, context.allocate)
-    return user_array(result), None if final is None else user_array(final)
+    y = user_array(result)
+    register_short_path(y)
+    return y, None if final is None else user_array(final)
 
 
 def new_result(scan: Scan, shape: tuple[int, ...]) -> Operand:

@@ -1,0 +1,100 @@
+"""A stand-in for the functions of libupsweep_cuda.so that `_backends.cuda._calls` calls, on the host."""
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, PYFUNCTYPE, c_int32, c_int64, c_void_p
+
+import numpy as np
+from upsweep._backends.cuda import _calls, abi
+
+STREAM = 77
+
+
+def values_of(array, length):
+    """The values of a one-dimensional array of a request; None without one."""
+    if not array.data:
+        return None
+    dtype = np.dtype(next(name for name, code in abi.DTYPES.items() if code == array.dtype))
+    assert array.time_stride == dtype.itemsize
+    return np.frombuffer((ctypes.c_char * (length * dtype.itemsize)).from_address(array.data), dtype)
+
+
+class FakeLibrary:
+    """Records requests; `statuses` are what the next calls answer."""
+
+    def __init__(self):
+        self.requests, self.statuses, self.workspace_bytes, self.allocated = [], [], 0, []
+        arguments = {
+            "plan_scan": (POINTER(abi.ScanProblem), c_int32, POINTER(abi.Plan)),
+            "scan": (POINTER(abi.ScanProblem),),
+            "plan_count": (POINTER(abi.Count), c_int32, POINTER(abi.CountPlan)), "count": (POINTER(abi.Count),),
+            "scan_lines": (POINTER(abi.Lines),), "lines_backward": (POINTER(abi.LinesBackward),),
+            "key_range": (POINTER(abi.Count), c_void_p),
+        }  # fmt: skip
+        self._functions = {
+            name: PYFUNCTYPE(c_int32, *types)(getattr(self, name, self._record))
+            for name, types in arguments.items()
+        }
+        # Called without the GIL.
+        copy = CFUNCTYPE(c_int32, c_int32, c_void_p, c_void_p, c_void_p, c_int64)
+        self._functions["copy_to_host"] = copy(self._copy_to_host)
+        self.functions = _calls.Functions(
+            lambda name: ctypes.cast(self._functions[name], ctypes.c_void_p).value, self._check
+        )
+
+    def _check(self, status):
+        raise RuntimeError(f"status {status}")
+
+    def _record(self, request):
+        self.requests.append(type(request.contents).from_buffer_copy(request.contents))
+        return self.statuses.pop(0) if self.statuses else abi.OK
+
+    def _plan(self, request, n_processors, answer):
+        assert n_processors == 0
+        answer.contents.workspace_bytes = self.workspace_bytes
+        return abi.OK
+
+    plan_scan = plan_count = _plan
+
+    def scan_lines(self, request):
+        r = request.contents
+        status = self._record(request)
+        if r.workspace_bytes < self.workspace_bytes:
+            r.workspace_bytes = self.workspace_bytes
+            return abi.NEEDS_WORKSPACE
+        dtype = {abi.DTYPES["float32"]: np.float32, abi.DTYPES["float64"]: np.float64}[r.dtype]
+
+        def lines(pointer):
+            memory = (ctypes.c_char * (r.lines * r.length * np.dtype(dtype).itemsize)).from_address(pointer)
+            return np.frombuffer(memory, dtype).reshape(r.lines, r.length)[:, :: -1 if r.reverse else 1]
+
+        x, y, state = lines(r.x), lines(r.out), 0
+        factors = lines(r.gates) if r.gates else np.broadcast_to(r.gamma, x.shape)
+        for t in range(r.length):
+            y[:, t] = state = x[:, t] + (factors[:, t] * state if t else 0)
+        return status
+
+    def count(self, request):
+        status, r = self._record(request), request.contents
+        keys, weights, out = map(values_of, (r.keys, r.weights, r.out), (r.length, r.length, r.n_bins))
+        inside = (keys >= 0) & (keys < r.n_bins)
+        out[:] = np.bincount(keys[inside].astype(np.int64), None if weights is None else weights[inside], r.n_bins)
+        if r.dropped:
+            c_int64.from_address(r.dropped).value = r.length - inside.sum()
+        return status
+
+    def key_range(self, request, answer):
+        keys = values_of(request.contents.keys, request.contents.length)
+        negative = np.flatnonzero(keys < 0)
+        words = np.array([max(keys.max(), 0) if keys.max() >= 0 else -1]).astype(np.int64).tolist()
+        (c_int64 * 2).from_address(answer)[:] = [*words, negative[0] if negative.size else -1]
+        return abi.OK
+
+    def _copy_to_host(self, device, stream, target, source, n_bytes):
+        assert (device, stream) == (0, STREAM)
+        ctypes.memmove(target, source, n_bytes)
+        return abi.OK
+
+    def workspace(self, n_bytes, device):
+        self.allocated.append((n_bytes, device))
+        memory = np.empty(n_bytes, np.uint8)
+        return memory.ctypes.data, memory
