@@ -84,6 +84,12 @@ def test_cupy_arrays(cupy, library):
             np.testing.assert_array_equal(y.memory, np.pad(expected, (0, 2))[:n_bins])
 
 
+def test_gates_of_none_are_refused(cupy, library):
+    with pytest.raises(TypeError, match="gates"):
+        upsweep.linear_recurrence(None, Array(None, memory=np.ones((3, 7), np.float32)))
+    assert not library.requests
+
+
 def test_the_layout_of_a_cupy_array(cupy, library):
     values = np.random.default_rng(1).random((4, 6))
     for memory in (values.T, values[:, ::2], values[::-1], np.arange(24, dtype=np.int32).reshape(4, 6)):
