@@ -11,16 +11,14 @@ the plainest arguments; the caller's general path then checks the arguments and 
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memset
 
 from _cuda_interface cimport (
     CUDA, UPSWEEP_COMPLEX, UPSWEEP_COMPLEX64, UPSWEEP_FLOAT16, UPSWEEP_FLOAT32, UPSWEEP_FLOAT64, UPSWEEP_INT64,
     UPSWEEP_INTEGER, UPSWEEP_MAX_DIMS, UPSWEEP_NO_KERNEL, UPSWEEP_OK, UPSWEEP_REAL, UPSWEEP_UINT64, UPSWEEP_WORKSPACE,
-    DLTensor, Exchange, Operand, code_of, count_elements, fill, have_one_shape, is_contiguous, overlaps, repeats, upsweep_array,
-    upsweep_count, upsweep_count_plan, upsweep_lines, upsweep_lines_backward, upsweep_plan, upsweep_scan,
+    DLTensor, Exchange, Operand, as_tuple, code_of, count_elements, fill, have_one_shape, is_contiguous, is_state, overlaps,
+    repeats, upsweep_array, upsweep_count, upsweep_count_plan, upsweep_lines, upsweep_lines_backward, upsweep_plan, upsweep_scan,
 )
 
 
@@ -62,27 +60,6 @@ cdef class Functions:
         with nogil:
             status = self.copy_to_host(device, stream, words, source, 16)
         return self.require(status)
-
-
-cdef tuple as_tuple(const int64_t* values, int n):
-    cdef tuple result = PyTuple_New(n)
-    cdef int i
-    for i in range(n):
-        value = values[i]
-        Py_INCREF(value)
-        PyTuple_SET_ITEM(result, i, value)
-    return result
-
-
-cdef bint is_state(const Operand* state, const Operand* of, int64_t axis) noexcept:
-    """Whether a state has the shape of `of` without an axis."""
-    cdef int dim
-    if state.ndim != of.ndim - 1:
-        return False
-    for dim in range(state.ndim):
-        if state.shape[dim] != of.shape[dim + (dim >= axis)]:
-            return False
-    return True
 
 
 cdef class TensorCalls:
@@ -150,10 +127,16 @@ cdef class TensorCalls:
             return self.describe_attributes(tensor, to)
         if self.exchange.describe(<void*>tensor, &description):
             return -1
+        self.check_ndim(description.ndim)
         to.data = description.data + description.byte_offset
         to.code, to.item = code_of(description.kind, description.bits), description.bits // 8
         to.device_type, to.device = description.device_type, description.device
         to.ndim, to.shape, to.strides = description.ndim, description.shape, description.strides
+        return 0
+
+    cdef int check_ndim(self, int ndim) except -1:
+        if ndim > UPSWEEP_MAX_DIMS:
+            raise RuntimeError(f"expected at most {UPSWEEP_MAX_DIMS} axes, got {ndim}")
         return 0
 
     cdef int describe_attributes(self, tensor, Operand* to) except -1:
@@ -167,8 +150,7 @@ cdef class TensorCalls:
         cdef int dim
         cdef int64_t size
         to.shape, to.strides, to.ndim = to.sizes[0], to.sizes[1], len(shape)
-        if to.ndim > UPSWEEP_MAX_DIMS:
-            raise RuntimeError(f"expected at most {UPSWEEP_MAX_DIMS} axes, got {to.ndim}")
+        self.check_ndim(to.ndim)
         for dim, size in enumerate(shape):
             to.sizes[0][dim] = size
         for dim, size in enumerate(strides):
@@ -354,28 +336,43 @@ cdef class TensorCalls:
         functions.require(functions.scan(request))
         return 0
 
-    def lines_backward(self, g, gates, y, gx, g_gates, bint reverse):
-        """Write the gradients of such a scan with gates and result y, from g, that of y.
+    def lines_backward(self, g, gates, y, bint reverse):
+        """Return the gradients of the summands and the gates of such a scan, with result y, from g, that of y.
 
-        All are contiguous, of g's dtype and shape, which has elements. False: the library has no kernel for them.
+        None where the tensors are not contiguous ones of one dtype and shape, or no kernel computes both in one pass.
         """
         cdef upsweep_lines_backward request
-        cdef Operand of_y
+        cdef Operand of_g, of_gates, of_y, of_gx, of_g_gates
         cdef Functions functions
+        cdef tuple shape, strides
         cdef int32_t status
-        self.describe(g, &of_y)
-        functions = self.functions_of(of_y.device)
-        request.device, request.dtype, request.reverse = of_y.device, of_y.code, reverse
-        request.length = of_y.shape[of_y.ndim - 1]
-        request.lines = count_elements(&of_y) // request.length
-        self.stream_of(of_y.device, &request.stream)
-        request.g = of_y.data
-        request.gates, request.y = <void*><uintptr_t>gates.data_ptr(), <void*><uintptr_t>y.data_ptr()
-        request.gx, request.g_gates = <void*><uintptr_t>gx.data_ptr(), <void*><uintptr_t>g_gates.data_ptr()
+        cdef int64_t n
+        self.describe(g, &of_g)
+        self.describe(gates, &of_gates)
+        self.describe(y, &of_y)
+        n = count_elements(&of_g)
+        if not (
+            n and of_g.ndim and of_g.code >= UPSWEEP_FLOAT16 and of_g.code == of_gates.code == of_y.code
+            and have_one_shape(&of_g, &of_gates) and have_one_shape(&of_g, &of_y)
+            and is_contiguous(&of_g) and is_contiguous(&of_gates) and is_contiguous(&of_y)
+            and self.is_taken(g, &of_g) and self.is_taken(gates, &of_gates) and self.is_taken(y, &of_y)
+        ):
+            return None
+        functions = self.functions_of(of_g.device)
+        shape, strides = as_tuple(of_g.shape, of_g.ndim), as_tuple(of_g.strides, of_g.ndim)
+        gx = self.new(shape, strides, of_g.code, g, &of_g, &of_gx)
+        g_gates = self.new(shape, strides, of_g.code, g, &of_g, &of_g_gates)
+        request.device, request.dtype, request.reverse = of_g.device, of_g.code, reverse
+        request.length = of_g.shape[of_g.ndim - 1]
+        request.lines = n // request.length
+        self.stream_of(of_g.device, &request.stream)
+        request.g, request.gates, request.y = of_g.data, of_gates.data, of_y.data
+        request.gx, request.g_gates = of_gx.data, of_g_gates.data
         status = functions.lines_backward(&request)
-        if status != UPSWEEP_NO_KERNEL:
-            functions.require(status)
-        return status != UPSWEEP_NO_KERNEL
+        if status == UPSWEEP_NO_KERNEL:
+            return None
+        functions.require(status)
+        return gx, g_gates
 
     def count(self, keys, weights, minlength, length, invalid, bint deterministic, int64_t most):
         """Return the counts of 1-D contiguous integer keys, or their sums of weights, or None.

@@ -1,5 +1,7 @@
 """The C interface of libupsweep_cuda.so, DLPack's binary interface, and arrays as both describe them."""
 
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "upsweep_cuda.h" nogil:
@@ -164,3 +166,25 @@ cdef inline bint overlaps(const char* a, const char* b, int64_t n_bytes) noexcep
     """Whether two arrays of n_bytes share memory without being one."""
     cdef int64_t distance = a - b
     return distance != 0 and -n_bytes < distance < n_bytes
+
+
+cdef inline bint is_state(const Operand* state, const Operand* of, int64_t axis) noexcept:
+    """Whether a state has the shape of `of` without an axis."""
+    cdef int dim
+    if state.ndim != of.ndim - 1:
+        return False
+    for dim in range(state.ndim):
+        if state.shape[dim] != of.shape[dim + (dim >= axis)]:
+            return False
+    return True
+
+
+cdef inline tuple as_tuple(const int64_t* values, int n):
+    cdef tuple result = PyTuple_New(n)
+    cdef object value   # as an int64_t, each use would make an int of its own, and the tuple would hold a freed one
+    cdef int i
+    for i in range(n):
+        value = values[i]
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(result, i, value)
+    return result

@@ -1,11 +1,13 @@
 """Derivatives of the scans, of first and second order, against finite differences."""
 
+import ctypes
 import functools
 import itertools
 
 import pytest
 import upsweep
 from tensors import DEVICES, torch
+from upsweep._backends.cuda import abi, library
 from upsweep._torch import executors
 
 pytestmark = pytest.mark.parametrize("device", DEVICES)
@@ -436,7 +438,12 @@ def test_both_gradients_of_lines_that_begin_anywhere(dtype, device):
         gates, y_in, g, gx, g_gates = (buffer[offset : offset + n].view(rows, length) for buffer in buffers)
         for target, source in zip((gates, y_in, g), sources):
             target.copy_(source)
-        assert executors.calls.lines_backward(g, gates, y_in, gx, g_gates, reverse)
+        request = abi.LinesBackward(
+            device=0, dtype=abi.DTYPES[executors.NAMES[dtype]], reverse=reverse, lines=rows, length=length,
+            stream=torch.cuda.current_stream().cuda_stream, gates=gates.data_ptr(), y=y_in.data_ptr(),
+            g=g.data_ptr(), gx=gx.data_ptr(), g_gates=g_gates.data_ptr(),
+        )  # fmt: skip
+        assert library.load().lines_backward(ctypes.byref(request)) == abi.OK
         assert_gradients((gx, g_gates), g, gates, y_in, reverse)
         for buffer in buffers[3:]:
             assert buffer[:offset].isnan().all() and buffer[offset + n :].isnan().all()

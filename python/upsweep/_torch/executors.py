@@ -201,15 +201,9 @@ def run_lines(
 def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tuple[Tensor, Tensor] | None:
     """Return the gradients of x and gates of the scan `y` along the last axis, without an initial state.
 
-    `g`, the gradient of y, has the dtype, shape and device of gates and y. None where no kernel computes both in
-    one pass.
+    `g` is the gradient of y. None where no kernel computes both in one pass.
     """
-    if not (g.is_cuda and g.numel() and g.dtype.is_floating_point):
-        return None
-    if any(not tensor.is_contiguous() or tensor.is_neg() for tensor in (g, gates, y)):
-        return None
-    gx, g_gates = torch.empty_like(g), torch.empty_like(g)
-    return (gx, g_gates) if calls.lines_backward(g, gates, y, gx, g_gates, reverse) else None
+    return calls.lines_backward(g, gates, y, reverse) if g.is_cuda else None
 
 
 def describe(tensor: Any) -> Any:

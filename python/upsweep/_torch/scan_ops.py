@@ -12,7 +12,6 @@ every order. A step after a reset, and the first step without an initial state, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -243,8 +242,13 @@ def _record_number(ctx: Any, x: Tensor, options: Any, result: tuple[Tensor]) -> 
 
 
 def _number_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    factor, *options = ctx.options
-    return *_plain_gradients((None, None), factor, options, (True, False), g)[:1], None, None
+    factor, axis, reverse, flush = ctx.options
+    gx = None
+    if not torch.compiler.is_compiling():
+        gx = executors.calls.scan_plain(g.contiguous(), None, factor, axis, not reverse, flush, None, None)
+    if gx is None:
+        gx = _backward(_context(g, None, None, (True, False), *ctx.options), g, None)[0]
+    return gx, None, None
 
 
 def _record_gates(ctx: Any, x: Tensor, gates: Tensor, options: Any, result: tuple[Tensor]) -> Tensor:
@@ -254,19 +258,18 @@ def _record_gates(ctx: Any, x: Tensor, gates: Tensor, options: Any, result: tupl
 
 
 def _gates_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    known = _plain_gradients(ctx.saved_tensors, 0.0, ctx.options, ctx.needs_input_grad[:2], g)
-    return *known[:2], None, None
+    gates, y = ctx.saved_tensors
+    context = _context(g, gates, y, ctx.needs_input_grad[:2], 0.0, *ctx.options)
+    gx, g_gates, *_ = _backward(context, g, None)
+    return gx, g_gates, None, None
 
 
-def _plain_gradients(
-    saved: tuple[Tensor | None, ...], factor: float, options: Sequence[Any], needs: tuple[bool, ...], g: Tensor
-) -> tuple[Any, ...]:
-    (gates, y), (axis, reverse, flush) = saved, options
-    context = _Context(
-        (gates, None, None, None, y), (axis, reverse, flush, 0, 0, g.dtype, g.shape[axis]), factor,
-        (*needs, False, False, False),
-    )  # fmt: skip
-    return _backward(context, g, None)
+def _context(
+    g: Tensor, gates: Tensor | None, y: Tensor | None, needs: tuple[bool, ...], factor: float, axis: int,
+    reverse: bool, flush: bool,
+) -> _Context:  # fmt: skip
+    options = (axis, reverse, flush, 0, 0, g.dtype, g.shape[axis])
+    return _Context((gates, None, None, None, y), options, factor, (*needs, False, False, False))
 
 
 _of_number, _of_gates = unprepared(_record_number, _number_backward), unprepared(_record_gates, _gates_backward)

@@ -45,8 +45,8 @@ class TensorCalls:
     ) -> Any:
         """The scan of tensors of one dtype, with the final state if asked for, or None for other arguments."""
 
-    def lines_backward(self, g: Any, gates: Any, y: Any, gx: Any, g_gates: Any, reverse: bool) -> bool:
-        """Write the gradients of such a scan; False: there is no kernel for them."""
+    def lines_backward(self, g: Any, gates: Any, y: Any, reverse: bool) -> tuple[Any, Any] | None:
+        """The gradients of such a scan's summands and gates; None: there is no kernel for them."""
 
     def count(
         self, keys: Any, weights: Any, minlength: Any, length: Any, invalid: Any, deterministic: bool, most: int
