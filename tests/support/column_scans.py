@@ -29,15 +29,12 @@ REPLACED = {
 UNIT = """
 #include "cuda_on_host.hpp"
 #define __host__
-static double __longlong_as_double(long long bits) { return bits_as_double(bits); }
-static long long __double_as_longlong(double x) { return (long long)double_as_bits(x); }
 static int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 static uintptr_t __cvta_generic_to_shared(const void* at) { return uintptr_t(at); }
 static void __nanosleep(unsigned) { back_off(); }
 static unsigned atomicAdd(unsigned* counter, unsigned by) {
     return __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
 }
-template <class T> T max(T a, T b) { return a < b ? b : a; }
 #include "plan/scan.cpp"
 #include "scan/split_columns.cuh"
 

@@ -13,6 +13,7 @@ from host_device import compile_cpp, describe
 from numpy.lib.array_utils import byte_bounds
 from upsweep._backends.cuda import abi, scan_launch
 from upsweep._backends.cuda.memory import DeviceMemory
+from upsweep._compiler.cuda.pairs.render import kernel_text
 
 SOURCES = Path(__file__).parents[2] / "cuda"
 SUPPORT = Path(__file__).parent
@@ -69,6 +70,7 @@ def compile_unit(folder, unit, translate):
             target.write_text(translate(source.read_text()))
     for source in ("on_host.hpp", "cuda_on_host.hpp"):
         (folder / source).write_text((SUPPORT / source).read_text())
+    (folder / "all_states.cuh").write_text(kernel_text("all_states"))
     (folder / "unit.cpp").write_text(unit)
     library = folder / "unit.so"
     flags = ["-std=c++20", "-O1", "-shared", "-ffp-contract=off", f"-I{folder}", f"-I{folder / 'include'}"]
