@@ -175,6 +175,7 @@ def test_it_is_computed_before_where_it_pays():
     assert counts == [1, 1, 4, 0]
 
 
+@pytest.mark.thread_unsafe(reason="threads share the processor's caches")
 def test_a_repeated_call_on_a_few_points_takes_microseconds():
     import time
 
