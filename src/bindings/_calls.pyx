@@ -381,7 +381,7 @@ cdef class TensorCalls:
         `most` bins on the caller has to look at the memory. Where keys are invalid, None is returned after the count,
         for the caller to raise its error.
         """
-        cdef bint drop = type(invalid) is str and invalid == "drop"
+        cdef bint drop
         cdef int64_t n_bins, least
         cdef upsweep_count request
         cdef upsweep_count_plan plan
@@ -392,6 +392,7 @@ cdef class TensorCalls:
             return None
         if type(minlength) is not int or not (length is None or type(length) is int) or type(invalid) is not str:
             return None
+        drop = invalid == "drop"
         if not drop and invalid != "raise":
             return None
         if self.is_grad_enabled is not None and self.is_grad_enabled() and self.differentiates(weights):

@@ -153,6 +153,15 @@ def not_finite(kind, dtype, n=5000):
     return x
 
 
+def check_not_finite(place, name, dtype, columns):
+    """Scan a line of each kind from a number and from an infinite state, and an array of several columns."""
+    with np.errstate(all="ignore"):
+        for kind in KINDS:
+            for init in (0.5, -np.inf):
+                check(place, ALL_STATES[name], init, not_finite(kind, dtype), parallel=True, tolerance=1e-3)
+        check(place, ALL_STATES[name], 0.25, columns, parallel=True, tolerance=1e-3)
+
+
 def with_places(name, x):
     """The numbers, and for extremes that remember where they were found their places."""
     if "arg" not in name:

@@ -17,7 +17,7 @@ from device_scan_cases import scan as scan_on
 from helpers import BFLOAT16, flat, random
 from pair_cases import compare as compare_pairs
 from pair_cases import gaussian, of_name, random_arrays, run_on_device, some_ranges
-from te_cells import gru, lstm
+from te_cells import diagonals, diagonals_by_hand, gru, lstm
 from upsweep import te
 from upsweep._backends.cuda import abi, bincount_launch, driver, library, scan_launch, user_scan_launch
 from upsweep._backends.cuda.memory import DeviceMemory
@@ -321,20 +321,8 @@ def check_updates():
 
 def check_programs():
     """Programs of `te`: kernels for each step, barriers within blocks, products of matrices."""
-    m, n = te.var("m"), te.var("n")
-    X, state = te.placeholder((m, n), name="X"), te.placeholder((m, n))
-    init = te.compute((1, n), lambda _, i: X[0, i])
-    update = te.compute((m, n), lambda t, i: te.if_then_else(i > 0, state[t - 1, i - 1], 0.0) + X[t, i])
-    scan = te.scan(init, update, state)
-    schedule = te.create_schedule(scan.op)
-    outer, inner = schedule[update].split(update.op.axis[1], factor=128)
-    schedule[update].bind(outer, te.thread_axis("blockIdx.x"))
-    schedule[update].bind(inner, te.thread_axis("threadIdx.x"))
     x = random((20, 3000), np.float32)
-    expected = x.copy()
-    for t in range(1, len(x)):
-        expected[t, 1:] += expected[t - 1, :-1]
-    compare(te.build(schedule, [X, scan], "cuda")(x), expected)
+    compare(te.build(*diagonals(), "cuda")(x), diagonals_by_hand(x))
     *_, X, Wx, Wh, cells, outputs = lstm()
     _check_program([X, Wx, Wh], [cells, outputs], [(9, 5, 6), (4, 6, 40), (4, 40, 40)])
     X, W, scan = gru(70)

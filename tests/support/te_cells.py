@@ -77,3 +77,24 @@ def gru(hidden):
     )
     scan = te.scan(init, update, h, inputs=[X, W])
     return X, W, scan
+
+
+def diagonals():
+    """Sums along diagonals: the schedule on a device, where a step needs other blocks, and the tensors."""
+    m, n = te.var("m"), te.var("n")
+    X, state = te.placeholder((m, n), name="X"), te.placeholder((m, n))
+    init = te.compute((1, n), lambda _, i: X[0, i])
+    update = te.compute((m, n), lambda t, i: te.if_then_else(i > 0, state[t - 1, i - 1], 0.0) + X[t, i])
+    scan = te.scan(init, update, state)
+    schedule = te.create_schedule(scan.op)
+    outer, inner = schedule[update].split(update.op.axis[1], factor=128)
+    schedule[update].bind(outer, te.thread_axis("blockIdx.x"))
+    schedule[update].bind(inner, te.thread_axis("threadIdx.x"))
+    return schedule, [X, scan]
+
+
+def diagonals_by_hand(x):
+    sums = x.copy()
+    for t in range(1, len(x)):
+        sums[t, 1:] += sums[t - 1, :-1]
+    return sums

@@ -203,7 +203,10 @@ class _Scan:
         )
         n_processors = driver.device(self.device).n_processors
         columns_per_processor = -(-n_columns // n_processors)
-        unused, n_chunks = (None,) * recurrence.n_states, chunks.n if chunks else 1
+        unused = (None,) * recurrence.n_states
+        # Others are joined by one thread then, by kernels of the same text as many chunks.
+        extends = monoid is not None and bool(monoid.parts)
+        few_chunks = extends and tile is None and chunks is not None and chunks.n <= FEW_CHUNKS
         blocks = 1 if lines else render.threads_of(columns_per_processor) // render.THREADS
         request = ScanRequest(
             dtype=self.spec.dtype.name, inputs=streams,
@@ -213,8 +216,7 @@ class _Scan:
             n_dims=len(shape), lines=lines,
             ahead=1 if lines else render.choose_ahead(recurrence, streams, columns_per_processor),
             blocks=tile.blocks if tile else blocks, chunk_dim=chunk_dim, reduces=is_reduction, monoid=monoid,
-            few_chunks=monoid is not None and tile is None and n_chunks <= FEW_CHUNKS, tile=tile,
-            output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
+            few_chunks=few_chunks, tile=tile, output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
         )  # fmt: skip
         kernels = _kernels.get_or_build(
             (recurrence, request, self.device),

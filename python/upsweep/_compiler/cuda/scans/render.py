@@ -95,7 +95,7 @@ class ScanRequest(NamedTuple):
     chunk_dim: int = -1
     reduces: bool = False
     monoid: Monoid | None = None
-    few_chunks: bool = False  # whether a warp has a thread for each chunk of a column
+    few_chunks: bool = False  # whether a warp joins the chunks of a column over all states
     tile: TileSizes | None = None
     output_steps: tuple[int, ...] = ()  # constant strides in time of the outputs, as `Stream.step`; or none
 
