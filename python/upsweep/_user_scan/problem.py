@@ -17,8 +17,8 @@ import numpy as np
 from upsweep import _arrays, _backends
 from upsweep._arrays import DeviceView, Operand
 from upsweep._compiler.recurrences.associative import Monoid
+from upsweep._compiler.recurrences.operations import apply
 from upsweep._compiler.recurrences.recurrence import with_parameters
-from upsweep._compiler.recurrences.symbols import apply
 from upsweep._compiler.recurrences.trace import Structure, Traced, as_argument, cached_trace, structure_of
 from upsweep._core.checks import Shape, check_axis, check_reset, fitting_axis, missing_axes
 from upsweep._core.user_scan import Explanation, ScanSpec, choose_path, with_host_numbers

@@ -7,9 +7,9 @@
        guards.py                    |     \\-adjoint-------> Recurrence     of cotangents, backwards in time
        caches traces                 \\--written, parsed---> str            for torch's operations
 
-- `symbols`: the symbolic numbers that an update is called with, `integers`: those that are integers; `functions`:
-  functions of them that are made of others; `protocols`: numpy's, scipy's and torch's functions lead there;
-  `lookups`: symbols as indices of tables.
+- `symbols`: the symbolic numbers that an update is called with, `integers`: those that are integers; `promotion`:
+  their dtypes; `operations`: their operators and functions; `functions`: those that are made of others;
+  `protocols`: numpy's, scipy's and torch's functions lead there; `lookups`: symbols as indices of tables.
 - `trace`: the traced update and its dtypes; `guards`: the cache of traces and compiled scans.
 - `recurrence`: the representation, its rewrites, its adjoint and its serialisation.
 - `associative`: the monoid or the linear form of it.
@@ -18,6 +18,6 @@ Start reading at `recurrence.Recurrence` and `trace.trace`. `_compiler.llvm.scan
 generate code from a recurrence.
 """
 
-from upsweep._compiler.recurrences import lookups, protocols  # add methods to symbols
+from upsweep._compiler.recurrences import lookups, protocols  # add functions and methods to symbols
 
 __all__ = ["lookups", "protocols"]

@@ -1,7 +1,7 @@
 """Functions of symbols that are made of others, by their names in numpy, else in torch.
 
 Each runs on arrays and numbers too. They follow numpy in NaN, infinities and the sign of zero; the functions that
-numpy lacks follow torch. Importing this module completes `symbols.FUNCTIONS`.
+numpy lacks follow torch. Importing this module completes `operations.FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from upsweep._compiler.formulas import ops
-from upsweep._compiler.recurrences.symbols import FUNCTIONS, apply, is_integer, is_whole
+from upsweep._compiler.recurrences.operations import FUNCTIONS, apply
+from upsweep._compiler.recurrences.promotion import is_integer, is_whole
 
 __all__ = ["ALIASES", "FUNCTIONS", "KNOWN", "apply", "near_function"]
 

@@ -5,8 +5,8 @@ select and store both alike, and only instructions on integers read the bits as 
 extended to 64 bits; `wrapped` brings a result back into their range, as numpy's arithmetic does.
 
 The operations are those of `formulas.ops.INTEGER`. A value is an integer by its operation (`is_integer`), so a
-recurrence tells which of its inputs, states and outputs are integers. `symbols` builds these nodes, and follows
-numpy's promotion of dtypes.
+recurrence tells which of its inputs, states and outputs are integers. `operations` builds these nodes, and
+`promotion` follows numpy's promotion of dtypes.
 """
 
 from __future__ import annotations

@@ -18,12 +18,11 @@ import numpy as np
 
 from upsweep._compiler.formulas.nodes import Node, constant, intern, make
 from upsweep._compiler.recurrences.integers import as_words
+from upsweep._compiler.recurrences.operations import apply, cast
+from upsweep._compiler.recurrences.promotion import is_integer, operand
 from upsweep._compiler.recurrences.symbols import (
     NOT_A_NUMBER,
     Symbol,
-    apply,
-    is_integer,
-    operand,
     refusal,
     refusal_of_value,
     refused_values,
@@ -118,7 +117,7 @@ def run_with_lookups(update: Callable[[Any, Any], Any], state: Any, x: Any) -> A
                 return False
 
         if _is_signed(index) and counts_from_end(len(results) - 1) and counts_from_end(0):
-            index = index.astype(np.int64)
+            index = cast(index, np.int64)
             index = apply("where", apply("less", index, 0), apply("add", index, len(results)), index)
         return _chosen(index, results)
 
@@ -178,7 +177,7 @@ def _of_table(index: Symbol, nodes: list[Node], kinds: list[Any]) -> Symbol | No
     """The result at an index, by tables; None if the results differ in more than numbers."""
     if len({(type(kind), kind) for kind in kinds}) > 1:
         return None
-    number, last = index.astype(np.float64), len(nodes) - 1
+    number, last = cast(index, np.float64), len(nodes) - 1
     within = apply("less_equal", number, last)
     place = apply("where", within, apply("maximum", apply("ceil", number), 0), last)
     node = _merged(place.node, nodes)

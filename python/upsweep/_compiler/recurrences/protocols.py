@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 
 from upsweep._compiler.recurrences.functions import ALIASES, FUNCTIONS, KNOWN, apply, near_function
+from upsweep._compiler.recurrences.operations import apply_symbolic, cast
+from upsweep._compiler.recurrences.promotion import common_dtype, operand
 from upsweep._compiler.recurrences.symbols import (
     Symbol,
     Vector,
-    apply_symbolic,
     as_objects,
     as_vector,
-    common_dtype,
     is_tensor,
     number_of,
-    operand,
     refusal,
 )
 
@@ -194,7 +193,7 @@ def _attribute(symbol: Symbol, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     if name in _CASTS:
-        return functools.partial(symbol.astype, _CASTS[name])
+        return functools.partial(cast, symbol, _CASTS[name])
     if name == "where":  # of a tensor
         return lambda condition, other: apply("where", condition, symbol, other)
     if _is_known(name) and name != "select":

@@ -19,10 +19,7 @@ from upsweep._compiler.formulas.nodes import Node, variable
 from upsweep._compiler.recurrences.guards import GuardedCache, Observation, is_from_library, root
 from upsweep._compiler.recurrences.integers import as_loaded_floats, integer_variable
 from upsweep._compiler.recurrences.lookups import Numbers, run_with_lookups
-from upsweep._compiler.recurrences.protocols import Several
-from upsweep._compiler.recurrences.recurrence import Recurrence, lifted
-from upsweep._compiler.recurrences.symbols import (
-    Symbol,
+from upsweep._compiler.recurrences.promotion import (
     common_dtype,
     convert,
     float_of_integers,
@@ -30,6 +27,9 @@ from upsweep._compiler.recurrences.symbols import (
     narrow_state,
     operand,
 )
+from upsweep._compiler.recurrences.protocols import Several
+from upsweep._compiler.recurrences.recurrence import Recurrence, lifted
+from upsweep._compiler.recurrences.symbols import Symbol
 
 Structure = int | type[Any] | None
 """How an argument or a result is arranged: None for nothing, -1 for one array, else the length of a tuple, or the
