@@ -10,6 +10,10 @@ deliberate error. The table has, for each run, the reported errors and the secon
 A block that waits for others needs them to run at the same time, under a tool, too. No kernel here waits for a
 block that may not have started: tiles with look-back are taken in the order in which blocks start, and persistent
 scans are launched cooperatively, with one block a processor.
+
+racecheck and synccheck (2025.3) report correct kernels whose warps meet at different named barriers: such a kernel
+is the group "named barriers". What they report of the persistent scans, which synchronise in this way, is in the
+table and no error of the run as long as they report that kernel too.
 """
 
 import argparse
@@ -33,6 +37,8 @@ import kernel_cases
 TOOLS = {
     "memcheck": ["--padding", "64"], "racecheck": [], "initcheck": [], "synccheck": [],
 }  # fmt: skip
+NAMED_BARRIERS = "named barriers"
+WITH_NAMED_BARRIERS = (NAMED_BARRIERS, "split lines", "updates")
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
 REPORT_LINES = 12  # of the first report of a run, in the summary
 
@@ -127,8 +133,10 @@ def sanitize(options):
         cells = [results.get((group, tool), ("", 0.0, None)) for tool in (None, *tools)]
         print(f"| {group} | {' | '.join(f'{errors} ({seconds:.0f} s)' for errors, seconds, _ in cells)} |")
     wrong = False
+    reports = {tool: results.get((NAMED_BARRIERS, tool), (0,))[0] for tool in ("racecheck", "synccheck")}
     for (group, tool), (errors, _, log) in results.items():
-        is_right = isinstance(errors, int) and (errors > 0) == (group == "fault")
+        is_known = group in WITH_NAMED_BARRIERS and reports.get(tool, 0) not in (0, "time limit")
+        is_right = isinstance(errors, int) and (is_known or (errors > 0) == (group == "fault"))
         if not is_right:
             print(f"\n{group}, {tool or 'no tool'}: {errors}\n{first_report(errors, log)}")
         wrong = wrong or not is_right

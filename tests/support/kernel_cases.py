@@ -336,12 +336,61 @@ def _check_program(inputs, outputs, shapes, dtype=np.float32):
     compare(*(each if isinstance(each, tuple) else (each,) for each in results))
 
 
+_NAMED_BARRIERS = """
+struct Call { unsigned long long *data, n; };
+template <int kThreads> __device__ void meet(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+// Two warps scan, the third gives them a state each round, the fourth what they read three rounds later.
+extern "C" __global__ void rounds(const Call call) {
+  __shared__ int states[2], steps[2][2], lines[4];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = call.n;
+  if (threadIdx.x < 3) lines[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  if (warp >= 2) {
+    for (int r = 0; r < n; ++r) {
+      if (lane == 0) (warp == 2 ? states[r % 2] : lines[(r + 3) % 4]) = warp == 2 ? r : r + 3;
+      __syncwarp();
+      meet<128>(2);
+    }
+    return;
+  }
+  int sum = 0;
+  const auto reduce = [&](int r) {
+    if (lane == 0) steps[r % 2][warp] = lines[r % 4];
+    meet<64>(1);
+    sum += steps[r % 2][1 - warp];
+  };
+  reduce(0);
+  for (int r = 0; r < n; ++r) {
+    if (r + 1 < n) reduce(r + 1);
+    sum += lines[r % 4];
+    meet<128>(2);
+    sum += states[r % 2];
+  }
+  call.data[threadIdx.x] = sum;
+}
+"""
+
+
+def check_named_barriers():
+    """Barriers as persistent scans have them: what tools report of this kernel, they report of those scans."""
+    gpu, n, rounds = driver.device(0), 64, 16
+    function = gpu.load(nvrtc.fetch_or_compile(_NAMED_BARRIERS, (), gpu.capability)).function("rounds")
+    with contextlib.closing(DeviceMemory(0)) as memory:
+        on_device, sums = memory.empty((n,), np.dtype(np.uint64)), np.empty(n, np.uint64)
+        function.launch(1, 2 * n, 0, (ctypes.c_uint64 * 2)(on_device.pointer, rounds))
+        memory.to_host(on_device, sums)
+    compare(sums, np.full(n, 3 * rounds * (rounds - 1) // 2, np.uint64))
+
+
 # ---- groups ----------------------------------------------------------------------------------------------------
 
 GROUPS = {
     "lines": check_lines, "split lines": check_split_lines, "columns": check_columns, "windows": check_windows,
     "aggregates": check_aggregates, "gradients": check_gradients, "counts": check_counts, "sums": check_sums,
     "histograms": check_histograms, "pairs": check_pairs, "updates": check_updates, "programs": check_programs,
+    "named barriers": check_named_barriers,
 }  # fmt: skip
 ON_HOST = ("lines", "split lines", "columns", "windows", "aggregates", "counts", "sums", "histograms")
 COVERAGE = {
