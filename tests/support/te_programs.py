@@ -100,9 +100,9 @@ class Program:
         if self.middle in s and self.middle.op.reduce_axis and draw(some.booleans()):
             loops = s[self.middle].split(self.middle.op.reduce_axis[0], factor=draw(some.sampled_from([1, 3, 50])))
             s.rfactor(self.middle, draw(some.sampled_from(loops)), draw(some.sampled_from([0, 1, -1])))
-        if draw(some.booleans()):
-            source = draw(some.sampled_from(inputs_of(s[self.updates[0]].op)))
-            s.cache_read(source, "local", [self.updates[0]])
+        sources = inputs_of(s[self.updates[0]].op)  # none if the update is one of indices alone
+        if sources and draw(some.booleans()):
+            s.cache_read(draw(some.sampled_from(sources)), "local", [self.updates[0]])
         if draw(some.booleans()):
             s.cache_write(draw(some.sampled_from(self.updates)), "local")
         for tensor in [self.init, *self.updates, *([self.tail] if self.tail is not None else [])]:
