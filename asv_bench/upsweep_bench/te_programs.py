@@ -358,12 +358,12 @@ def cases(quick: bool = False, device: str = "cpu") -> list[base.Case]:
         return []
     if device == "cpu":
         return [*PROGRAMS, *builds(quick)]
-    peers = (("a loop in torch", 5.0), ("torch.nn.LSTM", None))
+    peers = (("a loop in torch", 5.0), ("torch.nn.LSTM", 1.0))
     every = [
         Case("sum", (1024, 1024), 0.05, device="cuda"),
         Case("sum", (16384, 65536), 0.8, device="cuda"),
-        Case("LSTM", (1000, 64, 128), 8.0, "us a step", peers, "cuda"),
-        Case("LSTM", (200, 1024, 128), 20.0, "us a step", peers, "cuda"),
+        Case("LSTM", (1000, 64, 128), 2.5, "us a step", peers, "cuda"),
+        Case("LSTM", (200, 1024, 128), 16.0, "us a step", peers, "cuda"),
     ]
     return [case for case in every if not quick or case.n_bytes < 1 << 28]
 

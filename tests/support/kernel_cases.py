@@ -325,6 +325,8 @@ def check_programs():
     compare(te.build(*diagonals(), "cuda")(x), diagonals_by_hand(x))
     *_, X, Wx, Wh, cells, outputs = lstm()
     _check_program([X, Wx, Wh], [cells, outputs], [(9, 5, 6), (4, 6, 40), (4, 40, 40)])
+    *_, X, Wx, Wh, cells, outputs = lstm(128)
+    _check_program([X, Wx, Wh], [cells, outputs], [(5, 3, 40), (4, 40, 128), (4, 128, 128)])
     X, W, scan = gru(70)
     _check_program([X, W], [scan], [(9, 4, 3, 70), (3, 70, 70)], np.float64)
 

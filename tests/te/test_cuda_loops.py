@@ -55,7 +55,7 @@ def test_random_programs(data):
     run_kernels(kernels, [x, *walked], program.sizes)
     for want, got in zip(expected, walked):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
-    assert kernels.render(kernels.blocks_buffers(), frozenset())
+    assert kernels.render(kernels.blocks_buffers(227 * 1024), frozenset())
 
 
 def test_lower_shows_what_each_thread_runs():
@@ -422,7 +422,7 @@ def test_without_a_device_or_its_compiler_the_message_says_what_is_missing(monke
     monkeypatch.setattr(loops.driver, "device", no_driver)
     with pytest.raises(RuntimeError, match=r'target "cuda" needs .*driver cannot be loaded'):
         te.build(s, [X, scan], "cuda")
-    some_device = type("Device", (), {"capability": 90, "load": None})
+    some_device = type("Device", (), {"capability": 90, "shared_bytes": 0, "load": None})
     monkeypatch.setattr(loops.driver, "device", lambda ordinal: some_device)
     monkeypatch.setattr(nvrtc, "_loaded", {})
     monkeypatch.setenv(nvrtc.VARIABLE, "")
@@ -444,7 +444,7 @@ def test_text_compiles_with_nvidias_compiler():
         (te.create_schedule(outputs.op), [X, Wx, Wh, cells, outputs]), (te.create_schedule(scan.op), [Y, scan]),
     ):  # fmt: skip
         kernels = program_of(s, args)
-        plain = kernels.render(kernels.blocks_buffers(), frozenset(kernels.buffers))
+        plain = kernels.render(kernels.blocks_buffers(227 * 1024), frozenset(kernels.buffers))
         for text in (plain, kernels.render(frozenset(), frozenset())):
             assert compiler.compile(text, 90).data
 

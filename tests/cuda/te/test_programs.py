@@ -99,10 +99,36 @@ def test_lstm(hidden, batch, steps, known):
     np.testing.assert_array_equal(run(x, wx, wh)[1], got_h)  # no thread is ahead of another
 
 
-def test_gru():
-    X, W, scan = gru(70)
+def test_lstm_of_many_rows():
+    """Eight rows a block, the last one's beyond the batch; the weights in registers and shared memory."""
+    *_, X, Wx, Wh, cells, outputs = lstm(128, 1030)
+    run = te.build(te.create_schedule(outputs.op), [X, Wx, Wh, cells, outputs], "cuda")
+    assert run.text.count("Wh.kept") == 6
+    x, wx = random(20, 1030, 33), random(4, 33, 128, seed=1) / 6
+    wh = random(4, 128, 128, seed=2) / np.float32(np.sqrt(128))
+    for got, want in zip(run(x, wx, wh), lstm_by_hand(x, wx, wh)):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-4), ("float64", 1e-12)])
+def test_products_of_matrices(dtype, tolerance):
+    m, n, k = (te.var(name) for name in "mnk")
+    X, Y = te.placeholder((3, m, k), dtype, "X"), te.placeholder((3, k, n), dtype, "Y")
+    t = te.reduce_axis((0, k), "t")
+    Z = te.compute((3, m, n), lambda b, i, j: te.sum(X[b, i, t] * Y[b, t, j], axis=t))
+    run = te.build(te.create_schedule(Z.op), [X, Y, Z], "cuda")
+    assert "tiles of" in run.text
+    for sizes in ((1, 1, 1), (130, 70, 9), (300, 129, 500), (5, 5, 0), (1000, 1000, 64)):
+        x, y = random(3, sizes[0], sizes[2], dtype=dtype), random(3, sizes[2], sizes[1], seed=1, dtype=dtype)
+        expected = x.astype("f8") @ y.astype("f8")
+        np.testing.assert_allclose(run(x, y), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("hidden", [70, 96, 128])  # of 96 and 128, threads keep the weights
+def test_gru(hidden):
+    X, W, scan = gru(hidden)
     run = te.build(te.create_schedule(scan.op), [X, W, scan], "cuda")
-    x, w = random(9, 4, 3, 70, dtype="float64"), random(3, 70, 70, seed=1, dtype="float64") / 9
+    x, w = random(9, 4, 3, hidden, dtype="float64"), random(3, hidden, hidden, seed=1, dtype="float64") / 9
     cpu = te.build(te.create_schedule(scan.op), [X, W, scan])
     np.testing.assert_allclose(run(x, w), cpu(x, w), rtol=1e-10, atol=1e-12)
 

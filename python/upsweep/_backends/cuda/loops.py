@@ -51,7 +51,8 @@ def compile_ahead(program: Program, device: int) -> None:
 
     Without a driver or a run-time compiler, a RuntimeError says what to install.
     """
-    _load(program, device, program.blocks_buffers(), frozenset(program.buffers))
+    in_shared = program.blocks_buffers(driver.device(device).shared_bytes)
+    _load(program, device, in_shared, frozenset(program.buffers))
 
 
 def prepare(

@@ -57,3 +57,9 @@ template <class T>
 __device__ __forceinline__ T wrapped_product(T a, T b) {
     return T(typename Unsigned<T>::type(a) * typename Unsigned<T>::type(b));
 }
+
+// Four elements that are read or written together.
+template <class T>
+struct __align__(16) Four {
+    T of[4];
+};

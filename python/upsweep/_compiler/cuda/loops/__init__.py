@@ -5,9 +5,10 @@ passes:
 
     split_kernels -> binding -> tile_rows -> keep_states -> prefetch
                                                                |
-                                        render <- barriers <- memory_scopes
+                       render <- kept_weights <- barriers <- memory_scopes
 
-`conflicts` decides whether two accesses can be of different threads. If `barriers` finds that one block needs
-another one's values, the kernel is split further. `launch_plan` computes grids and the workspace for known sizes.
+A kernel that is a product of matrices (`product_tiles`) goes to `render` at once. `conflicts` decides whether two
+accesses can be of different threads. If `barriers` finds that one block needs another one's values, the kernel is
+split further. `launch_plan` computes grids and the workspace for known sizes.
 Start reading at `program`; the README has the rules and two programs in numbers.
 """

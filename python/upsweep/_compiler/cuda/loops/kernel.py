@@ -7,10 +7,39 @@ from dataclasses import dataclass, field
 
 from upsweep._compiler.cuda.loops.binding import MAX_THREADS, THREAD
 from upsweep._compiler.cuda.loops.memory_scopes import Scope
+from upsweep._compiler.cuda.loops.product_tiles import TiledProduct
 from upsweep._compiler.cuda.loops.split_kernels import HostLoop
 from upsweep._compiler.loops.expression_text import expression_text
 from upsweep._compiler.loops.expressions import Axis, Expr, constant_of
-from upsweep._compiler.loops.statements import Buffer, Statement
+from upsweep._compiler.loops.statements import Buffer, For, Statement, Store
+
+CHUNK = 16  # terms of a sum whose weights are kept together
+
+
+@dataclass(eq=False)
+class KeptSum:
+    """A sum of products for each thread and row: the loop over its terms, and where the weights are.
+
+    `loop` has `rows` inside, if there are several; `threads` are the thread axes with a sum for each step.
+    """
+
+    loop: For
+    store: Store
+    rows: For | None
+    threads: tuple[str, ...]
+    n_threads: int
+    left: Expr
+    right: Expr
+    in_registers: int = 0  # chunks
+    chunks: list[Buffer] = field(default_factory=list)  # those that shared memory may have
+
+    @property
+    def n_rows(self) -> int:
+        return 1 if self.rows is None else constant_of(self.rows.extent) or 1
+
+    @property
+    def n_chunks(self) -> int:
+        return (constant_of(self.loop.extent) or 0) // CHUNK
 
 
 @dataclass
@@ -25,12 +54,15 @@ class Kernel:
     loops: tuple[HostLoop, ...] = ()
     # In `Call.numbers`: of the addresses of buffers, of sizes, and of the extents of thread axes.
     positions: dict[Buffer | Expr | str, int] = field(default_factory=dict)
+    product: TiledProduct | None = None  # what the statement is, where blocks compute tiles of it
+    kept: list[KeptSum] = field(default_factory=list)
 
     def title(self) -> str:
         """The grid, as the first line of the kernel's text."""
         grid = [f"{tag} < {' or '.join(expression_text(e) for e in each)}" for tag, each in self.extents.items()]
         each = "".join(f", for {loop.index!r} < {expression_text(loop.extent)}" for loop in self.loops)
-        return f"// {self.name}: {', '.join(grid) or 'one thread'}{each}"
+        tiles = "" if self.product is None else f", tiles of {self.product.side} x {self.product.side}"
+        return f"// {self.name}: {', '.join(grid) or 'one thread'}{each}{tiles}"
 
     @property
     def thread_extents(self) -> dict[str, list[Expr]]:

@@ -7,11 +7,12 @@ room, else in the workspace.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from upsweep._compiler.cuda.loops.binding import THREAD
 from upsweep._compiler.cuda.loops.kernel import Kernel
+from upsweep._compiler.cuda.loops.memory_scopes import Scope
 from upsweep._compiler.loops.expressions import ITEM_BYTES
 from upsweep._compiler.loops.sizes import Sizes, evaluator
 from upsweep._compiler.loops.statements import Buffer
@@ -33,6 +34,21 @@ class Launch:
 
 def _aligned(n_bytes: int, alignment: int = _ALIGNMENT) -> int:
     return -(-n_bytes // alignment) * alignment
+
+
+def shared_offsets(
+    kernel: Kernel, n_bytes_of: Callable[[Scope], int], shared_limit: int
+) -> tuple[dict[Buffer, int], int]:
+    """The buffers of a block that shared memory has room for, with their offsets there; the bytes of all."""
+    offsets: dict[Buffer, int] = {}
+    total = 0
+    for buffer in kernel.in_memory():
+        scope = kernel.scopes[buffer]
+        n_bytes = _aligned(n_bytes_of(scope), _SHARED_ALIGNMENT)
+        if scope.level == "block" and total + n_bytes <= shared_limit:
+            offsets[buffer] = total
+            total += n_bytes
+    return offsets, total
 
 
 class Plan:
@@ -69,18 +85,20 @@ class Plan:
         steps = {tag: max(evaluator(e)(sizes) for e in kernel.extents[tag]) for tag in kernel.axes}
         self.numbers += [(n, False) for n in steps.values()]
         n_blocks, n_threads = _grid(name, kernel, steps)
-        shared = 0
+
+        def n_bytes_of(scope: Scope) -> int:
+            n_elements = evaluator(scope.size())(sizes) * math.prod(steps[tag] for tag in scope.copies)
+            return ITEM_BYTES[scope.buffer.dtype] * n_elements
+
+        offsets, shared = shared_offsets(kernel, n_bytes_of, shared_limit)
+        self.in_shared |= frozenset(offsets)
         for buffer in kernel.in_memory():
+            if buffer in offsets:
+                self.numbers.append((offsets[buffer], False))
+                continue
             scope = kernel.scopes[buffer]
-            n_bytes = ITEM_BYTES[buffer.dtype] * evaluator(scope.size())(sizes)
-            n_bytes *= math.prod(steps[tag] for tag in scope.copies)
-            is_of_block = scope.level == "block"
-            if is_of_block and shared + _aligned(n_bytes, _SHARED_ALIGNMENT) <= shared_limit:
-                self.in_shared |= {buffer}
-                self.numbers.append((shared, False))
-                shared += _aligned(n_bytes, _SHARED_ALIGNMENT)
-            else:
-                self.numbers.append((self._allocate(n_bytes * (n_blocks if is_of_block else 1)), True))
+            n_parts = n_blocks if scope.level == "block" and not scope.is_alike else 1
+            self.numbers.append((self._allocate(n_bytes_of(scope) * n_parts), True))
         if n_threads and n_blocks:
             loops = tuple((kernel.positions[e.index], evaluator(e.extent)(sizes)) for e in kernel.loops)
             self.launches.append(Launch(kernel.name, n_blocks, n_threads, shared, loops))

@@ -15,7 +15,15 @@ from upsweep._compiler.cuda.loops.binding import THREAD
 from upsweep._compiler.cuda.loops.conflicts import allocations, inside, steps_in
 from upsweep._compiler.loops.accesses import Access, accesses_by_buffer
 from upsweep._compiler.loops.expression_text import expression_text
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, constant_product, index_const
+from upsweep._compiler.loops.expressions import (
+    ITEM_BYTES,
+    Axis,
+    Expr,
+    binary,
+    constant_of,
+    constant_product,
+    index_const,
+)
 from upsweep._compiler.loops.linear import Linear, linear
 from upsweep._compiler.loops.statements import Buffer, Statement
 
@@ -25,7 +33,7 @@ _MAX_OF_THREAD = 2048
 
 
 @dataclass(eq=False)
-class _Cut:
+class Cut:
     """How an index becomes one of the part: (index - terms of thread axes) // divisor, in [0, extent)."""
 
     removed: tuple[str, ...]
@@ -39,8 +47,9 @@ class Scope:
 
     buffer: Buffer
     level: str  # thread, block, grid
-    cuts: tuple[_Cut, ...]
+    cuts: tuple[Cut, ...]
     copies: tuple[str, ...] = ()  # thread axes each step of which has its own, beyond the level's
+    is_alike: bool = False  # all blocks have the same elements: one part for all where shared memory has no room
 
     def extents(self) -> tuple[Expr, ...]:
         """The sizes of the part that one thread, block or grid has, `copies` apart."""
@@ -49,6 +58,10 @@ class Scope:
     def count(self) -> int | None:
         """How many elements these are, if that is a constant."""
         return constant_product(self.extents())
+
+    def words(self) -> int:
+        """The words of 32 bits that these are, if that is a constant."""
+        return (self.count() or 0) * max(1, ITEM_BYTES[self.buffer.dtype] // 4)
 
     def size(self) -> Expr:
         """The number of elements of that part."""
@@ -78,7 +91,7 @@ class Scope:
         return tuple(local)
 
 
-def _cut(accesses: list[Access], d: int, axes: Mapping[str, Axis], extent: Expr) -> _Cut:
+def _cut(accesses: list[Access], d: int, axes: Mapping[str, Axis], extent: Expr) -> Cut:
     """The part of dimension d without the thread axes that have one coefficient in all accesses."""
     widths = {}
     for tag, axis in axes.items():
@@ -88,13 +101,13 @@ def _cut(accesses: list[Access], d: int, axes: Mapping[str, Axis], extent: Expr)
     order = sorted(widths, key=lambda tag: -widths[tag])
     for removed in (order[:n] for n in range(len(order), 0, -1)):
         if all(_is_nested(access, d, removed, widths, axes) for access in accesses):
-            return _Cut(tuple(removed), 1, index_const(min(widths[tag] for tag in removed)))
+            return Cut(tuple(removed), 1, index_const(min(widths[tag] for tag in removed)))
     for tag in order:
         period = _period(accesses, d, axes[tag], widths[tag])
         if period:
             up = binary("floordiv", extent + (period - 1), index_const(period))
-            return _Cut((tag,), period, linear(up).expr())
-    return _Cut((), 1, extent)
+            return Cut((tag,), period, linear(up).expr())
+    return Cut((), 1, extent)
 
 
 def _is_nested(
@@ -137,4 +150,4 @@ def _scope(buffer: Buffer, accesses: list[Access], around: tuple[str, ...], axes
         scope = Scope(buffer, level, cuts, tuple(tag for tag in around if tag not in tags))
         if tags <= private and (level != "thread" or (scope.count() or _MAX_OF_THREAD + 1) <= _MAX_OF_THREAD):
             return scope
-    return Scope(buffer, "grid", tuple(_Cut((), 1, extent) for extent in buffer.shape), around)
+    return Scope(buffer, "grid", tuple(Cut((), 1, extent) for extent in buffer.shape), around)

@@ -12,14 +12,16 @@ from pathlib import Path
 from upsweep._compiler.cuda.loops.barriers import BlocksConflict, check_blocks, fused, with_barriers
 from upsweep._compiler.cuda.loops.binding import bind, least_threads, tag_extents
 from upsweep._compiler.cuda.loops.keep_states import keep_states
+from upsweep._compiler.cuda.loops.kept_weights import keep_weights
 from upsweep._compiler.cuda.loops.kernel import Kernel
-from upsweep._compiler.cuda.loops.launch_plan import Plan
-from upsweep._compiler.cuda.loops.memory_scopes import memory_scopes
+from upsweep._compiler.cuda.loops.launch_plan import Plan, shared_offsets
+from upsweep._compiler.cuda.loops.memory_scopes import Scope, memory_scopes
 from upsweep._compiler.cuda.loops.prefetch import prefetch
+from upsweep._compiler.cuda.loops.product_tiles import product_of
 from upsweep._compiler.cuda.loops.render import render_kernel
 from upsweep._compiler.cuda.loops.split_kernels import Part, split_nest, split_part, with_memory
 from upsweep._compiler.cuda.loops.tile_rows import choose_rows, tile_rows
-from upsweep._compiler.loops.expressions import Expr, constant_of
+from upsweep._compiler.loops.expressions import ITEM_BYTES, Axis, Expr, constant_of
 from upsweep._compiler.loops.rewrite import used_buffers
 from upsweep._compiler.loops.sizes import Sizes, evaluator
 from upsweep._compiler.loops.statements import Allocate, Block, Buffer, Statement, nest_text
@@ -75,18 +77,24 @@ class Program:
 
     def _kernel(self, n: int, statement: Statement, part: Part, use_blocks: bool = True) -> Kernel:
         """All passes for one kernel."""
+        product = product_of(statement, self.free)
+        if product is not None:
+            extents = product.extents()
+            threads = {tag: Axis(tag, None, "thread") for tag in extents}
+            return Kernel(f"kernel_{n}", statement, threads, extents, {}, part.loops, product=product)
         bound = bind(statement, self.free, part.of_scan, self.wide, use_blocks)
         self.widths += bound.widths
         axes, statement = bound.axes, bound.statement
         if _ROWS in axes and _ROWS not in bound.scheduled:
             n_rows = choose_rows(statement, axes[_ROWS])
-            statement = tile_rows(statement, axes[_ROWS], n_rows) if n_rows > 1 else statement
+            statement = tile_rows(statement, axes[_ROWS], n_rows, axes) if n_rows > 1 else statement
         statement = prefetch(keep_states(statement, axes))
         scopes = memory_scopes(statement, axes)
         kernel = Kernel(f"kernel_{n}", statement, axes, tag_extents(statement), scopes, part.loops)
         check_blocks(kernel, self.name)
         kernel.statement = fused(with_barriers(kernel, self.name))
-        for buffer, scope in scopes.items():
+        keep_weights(kernel)
+        for buffer, scope in kernel.scopes.items():
             buffer.scope = scope.text()
         kernel.check_threads(least_threads(kernel.extents), self.name)
         return kernel
@@ -95,10 +103,14 @@ class Program:
         """Whether a scan that one block takes has `WIDE` columns and more."""
         return any(evaluator(width)(sizes) >= WIDE for width in self.widths)
 
-    def blocks_buffers(self) -> frozenset[Buffer]:
-        """The buffers in shared memory where it has room for all."""
-        scopes = [scope for kernel in self.kernels for scope in kernel.scopes.values()]
-        return frozenset(scope.buffer for scope in scopes if scope.level == "block")
+    def blocks_buffers(self, shared_limit: int) -> frozenset[Buffer]:
+        """The buffers in shared memory, of `shared_limit` bytes, where sizes that are not constants are small."""
+
+        def n_bytes_of(scope: Scope) -> int:
+            return ITEM_BYTES[scope.buffer.dtype] * (scope.count() or 0)
+
+        buffers = (shared_offsets(kernel, n_bytes_of, shared_limit)[0] for kernel in self.kernels)
+        return frozenset(buffer for offsets in buffers for buffer in offsets)
 
     def _lay_out(self) -> None:
         """Assign positions in `Call.numbers`; the last ones are those of each kernel."""
@@ -127,7 +139,10 @@ class Program:
         `in_shared` are the buffers of blocks for which shared memory has room; in `dense` ones of the call the
         last dimension is contiguous.
         """
-        parts = [(_SOURCES / f"{part}.cuh").read_text() for part in ("device", "nest")]
+        names = ["device", "nest"]
+        names += ["product_tiles"] * any(kernel.product is not None for kernel in self.kernels)
+        names += ["kept_weights"] * any(kernel.kept for kernel in self.kernels)
+        parts = [(_SOURCES / f"{name}.cuh").read_text() for name in names]
         call = f"struct Call {{\n    int64 numbers[{max(1, self.n_numbers)}];\n}};\n"
         arrays = frozenset(self.buffers)
         kernels = [render_kernel(kernel, arrays, in_shared, dense) for kernel in self.kernels]

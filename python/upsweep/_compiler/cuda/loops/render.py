@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from upsweep._compiler.cuda.loops.binding import THREAD
 from upsweep._compiler.cuda.loops.conflicts import same_extents
 from upsweep._compiler.cuda.loops.expressions import TYPES, expression
-from upsweep._compiler.cuda.loops.kernel import Kernel
+from upsweep._compiler.cuda.loops.kernel import CHUNK, KeptSum, Kernel
 from upsweep._compiler.cuda.loops.memory_scopes import Scope
-from upsweep._compiler.loops.expressions import Expr, constant_of
+from upsweep._compiler.cuda.loops.product_tiles import COLUMN_TILES, PRODUCTS, ROW_TILES, TiledProduct, count_of
+from upsweep._compiler.loops.expressions import Expr, constant_of, contains
+from upsweep._compiler.loops.linear import linear
 from upsweep._compiler.loops.reductions import initialised_sum, innermost_store, paired_steps
 from upsweep._compiler.loops.statements import (
     Allocate,
@@ -69,12 +71,13 @@ class _Writer:
         self.lines: list[str] = []
         self.indent = 1
         self.running: dict[tuple[Buffer, tuple[str, ...]], str] = {}  # elements that a sum has in a register
+        self.kept = {each.loop: each for each in kernel.kept}
 
     def put(self, line: str) -> None:
         self.lines.append("    " * self.indent + line)
 
     @contextmanager
-    def braces(self, header: str | None) -> Iterator[None]:
+    def braces(self, header: str | None, after: str = "") -> Iterator[None]:
         """Put what is written inside into braces after a header, which may be empty; None: no braces."""
         if header is None:
             yield
@@ -83,7 +86,7 @@ class _Writer:
         self.indent += 1
         yield
         self.indent -= 1
-        self.put("}")
+        self.put(f"}}{after}")
 
     def number(self, thing: Buffer | Expr | str, after: int = 0) -> str:
         return f"call.numbers[{self.positions[thing] + after}]"
@@ -129,19 +132,15 @@ class _Writer:
             self.put(f"const int64 {self.names.of(size, size.static[0])} = {self.number(size)};")
         for kind in ("blockIdx", THREAD):
             tags = [tag for tag in self.axes if tag.startswith(THREAD) == (kind == THREAD)]
-            left = f"{kind}_left"
             if tags:
-                self.put(f"int64 {left} = {kind}.x;")
-            for n, tag in enumerate(tags):
-                name, extent = self.atom(self.axes[tag]), self.extent_of(tag)
-                is_last = n == len(tags) - 1
-                self.put(f"const int64 {name} = {left if is_last else f'{left} % {extent}'};")
-                if not is_last:
-                    self.put(f"{left} /= {extent};")
+                self.put(f"int64 {kind}_left = {kind}.x;")
+                self.unpack(f"{kind}_left", [(self.axes[tag], self.extent_of(tag)) for tag in tags])
         for buffer in (each for each in self.positions if isinstance(each, Buffer) and each not in self.scopes):
             self.argument(buffer)
         for buffer, scope in self.scopes.items():
             self.memory(buffer, scope)
+        for each in self.kept.values():
+            self.keep_weights(each)
 
     def extent_of(self, tag: str) -> str:
         extents = self.extents[tag]
@@ -165,12 +164,120 @@ class _Writer:
         address = self.number(buffer)
         is_shared = scope.level == "block" and buffer in self.in_shared
         base = f"reinterpret_cast<{kind}*>({'shared_memory() + ' if is_shared else ''}{address})"
-        slot = "blockIdx.x" if scope.level == "block" and not is_shared else ""
+        slot = "blockIdx.x" if scope.level == "block" and not (is_shared or scope.is_alike) else ""
         for tag in scope.copies:
             step = self.atom(self.axes[tag])
             slot = f"(({slot}) * {self.extent_of(tag)} + {step})" if slot else step
         size = self.value(scope.size())
         self.put(f"{kind}* const {name} = {base}{f' + ({slot}) * ({size})' if slot else ''};")
+
+    # ---- products ----
+
+    def unpack(self, left: str, axes: Sequence[tuple[Expr, str]]) -> None:
+        """The steps of nested loops, from the innermost, as variables; `left` has the index over all of them."""
+        for n, (axis, extent) in enumerate(axes):
+            is_last = n == len(axes) - 1
+            self.put(f"const int64 {self.atom(axis)} = {left if is_last else f'{left} % {extent}'};")
+            if not is_last:
+                self.put(f"{left} /= {extent};")
+
+    def unpack_loops(self, index: str, loops: Sequence[For]) -> None:
+        self.put(f"int64 {index}_left = {index};")
+        self.unpack(f"{index}_left", [(loop.axis, self.value(loop.extent)) for loop in reversed(loops)])
+
+    def product(self, product: TiledProduct) -> None:
+        """A tile of a product of matrices, by kernels/product_tiles.cuh."""
+        kind, term = TYPES[product.store.buffer.dtype], self.atom(product.terms.axis)
+        for name, loops in (("n_rows", product.rows), ("n_columns", product.columns)):
+            self.put(f"const int64 {name} = {self.value(count_of(loops))};")
+        if product.products:
+            self.unpack_loops(self.atom(self.axes[PRODUCTS]), product.products)
+        with self.braces(f"const auto left = [&](int64 row, int64 {term}) -> {kind}", ";"):
+            self.unpack_loops("row", product.rows)
+            self.put(f"return {self.value(product.left)};")
+        with self.braces(f"const auto right = [&](int64 {term}, int64 column) -> {kind}", ";"):
+            self.unpack_loops("column", product.columns)
+            self.put(f"return {self.value(product.right)};")
+        with self.braces(f"const auto put = [&](int64 row, int64 column, const Four<{kind}>& four)", ";"):
+            self.unpack_loops("row", product.rows)
+            element = self.element(product.store.buffer, product.store.indices)
+            if self.stores_fours(product):
+                self.unpack_loops("column", product.columns)
+                self.put(f"*reinterpret_cast<Four<{kind}>*>(&{element}) = four;")
+            else:
+                self.put("#pragma unroll")
+                with self.braces("for (int n = 0; n < 4; ++n, ++column)"):
+                    self.put("if (column >= n_columns) break;")
+                    self.unpack_loops("column", product.columns)
+                    self.put(f"{element} = four.of[n];")
+        first_row, first_column = (
+            f"{self.atom(self.axes[tag])} * {product.side}" for tag in (ROW_TILES, COLUMN_TILES)
+        )
+        n_terms = self.value(product.terms.extent)
+        self.put(
+            f"multiply_tile<{kind}>({first_row}, {first_column}, n_rows, n_columns, {n_terms}, left, right, put);"
+        )
+
+    def stores_fours(self, product: TiledProduct) -> bool:
+        """Whether four columns from a multiple of four on are sixteen aligned bytes of the result, or more."""
+        buffer, last = product.store.buffer, product.columns[-1]
+        sizes = [constant_of(extent) or 1 for extent in (last.extent, buffer.shape[-1])]
+        is_last = product.store.indices[-1] is last.axis
+        return is_last and buffer not in self.arrays and not any(size % 4 for size in sizes)
+
+    def keep_weights(self, kept: KeptSum) -> None:
+        """Load the weights of a sum; `right` is one, of a thread and a term."""
+        kind, name = TYPES[kept.store.buffer.dtype], self.names.of(kept, "weights")
+        term = self.atom(kept.loop.axis)
+        with self.braces(f"const auto {name}_right = [&](int64 thread, int64 {term}) -> {kind}", ";"):
+            self.unpack("thread", [(self.axes[tag], self.extent_of(tag)) for tag in kept.threads])
+            self.put(f"return {self.value(kept.right)};")
+        self.put(f"Four<{kind}> {name}[{max(1, 4 * kept.in_registers)}];")
+        counts, places = self.places_of(kept)
+        self.put(f"keep_weights<{counts}, {kind}>({places}, {name}_right);")
+
+    def places_of(self, kept: KeptSum) -> tuple[str, str]:
+        """The numbers of chunks in registers, shared and global memory and of threads; the three addresses."""
+        kind = TYPES[kept.store.buffer.dtype]
+        groups: list[list[Buffer]] = [[], []]
+        for chunk in kept.chunks:
+            groups[chunk not in self.in_shared].append(chunk)
+        firsts = [
+            f"reinterpret_cast<Four<{kind}>*>({self.names.of(group[0], '')})"
+            if group
+            else f"(Four<{kind}>*)nullptr"
+            for group in groups
+        ]
+        counts = f"{kept.in_registers}, {len(groups[0])}, {len(groups[1])}, {kept.n_threads}"
+        return counts, ", ".join([self.names.of(kept, "weights"), *firsts])
+
+    def multiply_rows(self, kept: KeptSum) -> str:
+        """The products of all whole chunks of terms in an array, whose name is returned."""
+        kind, name = TYPES[kept.store.buffer.dtype], self.names.of(kept, "weights")
+        term, row = self.atom(kept.loop.axis), "row" if kept.rows is None else self.atom(kept.rows.axis)
+        self.put(f"{kind} {name}_sums[{kept.n_rows}] = {{}};")
+        with self.braces(f"const auto {name}_left = [&](int64 {row}, int64 {term}) -> Four<{kind}>", ";"):
+            if self.reads_fours(kept):
+                first = self.element(kept.left.static[0], kept.left.args)
+                self.put(f"return *reinterpret_cast<const Four<{kind}>*>(&{first});")
+            else:
+                with self.braces(f"const auto one = [&](int64 {term}) -> {kind}", ";"):
+                    self.put(f"return {self.value(kept.left)};")
+                self.put(f"return {{{{one({term}), one({term} + 1), one({term} + 2), one({term} + 3)}}}};")
+        counts, places = self.places_of(kept)
+        self.put(f"add_products<{counts}>({name}_sums, {places}, {name}_left);")
+        return f"{name}_sums"
+
+    def reads_fours(self, kept: KeptSum) -> bool:
+        """Whether four terms from a multiple of four on are sixteen aligned bytes of a block's memory, or more."""
+        scope = self.scopes.get(kept.left.static[0]) if kept.left.op == "load" else None
+        if scope is None or scope.level != "block":
+            return False
+        *others, last = scope.local(kept.left.args, self.axes)
+        rest = linear(last).without(kept.loop.axis)
+        is_last = not any(contains(each, [kept.loop.axis]) for each in others)
+        is_term = is_last and linear(last).coefficient(kept.loop.axis) == 1
+        return is_term and rest.is_multiple_of(4) and (constant_of(scope.extents()[-1]) or 1) % 4 == 0
 
     # ---- statements ----
 
@@ -220,16 +327,33 @@ class _Writer:
             with self.braces("" if is_whole else f"if ({name} < {self.value(loop.extent)})"):
                 self.write(loop.body, around | {loop.tag}, alone)
             return
+        first = 0
+        if loop in self.kept:
+            kept = self.kept[loop]
+            self.add_rows(kept, self.multiply_rows(kept))
+            first = kept.n_chunks * CHUNK
+            if first == constant_of(loop.extent):
+                return
         if "unrolled" in loop.marks:
             self.put("#pragma unroll")
         elif loop.axis.kind == "reduce":
             self.put(f"#pragma unroll {_UNROLLED_ROWS}")
-        with self.braces(self.header(loop)):
+        with self.braces(self.header(loop, first)):
             self.write(loop.body, around, alone)
 
-    def header(self, loop: For) -> str:
+    def add_rows(self, kept: KeptSum, sums: str) -> None:
+        """Add an array of sums to those of the rows."""
+        assert kept.rows is not None
+        self.put("#pragma unroll")
+        with self.braces(self.header(kept.rows)):
+            condition = kept.rows.body.condition if isinstance(kept.rows.body, If) else None
+            with self.braces(None if condition is None else f"if ({self.value(condition)})"):
+                element = self.element(kept.store.buffer, kept.store.indices)
+                self.put(f"{element} += {sums}[{self.atom(kept.rows.axis)}];")
+
+    def header(self, loop: For, first: int = 0) -> str:
         name = self.atom(loop.axis)
-        return f"for (int64 {name} = 0; {name} < {self.value(loop.extent)}; ++{name})"
+        return f"for (int64 {name} = {first}; {name} < {self.value(loop.extent)}; ++{name})"
 
     def sum_in_register(self, start: Store, loop: For) -> None:
         """An initial value and a loop that accumulates: the element is stored once."""
@@ -248,8 +372,14 @@ class _Writer:
             return
         assert isinstance(statement, (For, If))
         if isinstance(statement, For):
+            first = 0
+            if statement in self.kept:
+                self.put(f"{total} += {self.multiply_rows(self.kept[statement])}[0];")
+                first = self.kept[statement].n_chunks * CHUNK
+                if first == constant_of(statement.extent):
+                    return
             self.put(f"#pragma unroll {_UNROLLED_SUMS}")
-            header = self.header(statement)
+            header = self.header(statement, first)
         else:
             header = f"if ({self.value(statement.condition)})"
         with self.braces(header):
@@ -264,7 +394,10 @@ def render_kernel(
     """
     writer = _Writer(kernel, arrays, in_shared, dense)
     writer.begin()
-    writer.write(kernel.statement, frozenset(), frozenset())
-    bounds = f"__launch_bounds__({kernel.max_threads()})"
+    if kernel.product is None:
+        writer.write(kernel.statement, frozenset(), frozenset())
+    else:
+        writer.product(kernel.product)
+    bounds = f"__launch_bounds__({kernel.max_threads()}{'' if kernel.product is None else ', 2'})"
     head = f'extern "C" __global__ void {bounds} {kernel.name}(const __grid_constant__ Call call) {{\n'
     return head + "\n".join(writer.lines) + "\n}\n"

@@ -12,12 +12,15 @@ it by R until the multiply-adds, one for each load of h from shared memory, take
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from upsweep._compiler.cuda.loops.binding import THREAD, tag_extents
 from upsweep._compiler.cuda.loops.keep_states import scan_loops
 from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, contains, index_const, load
 from upsweep._compiler.loops.linear import linear, same
 from upsweep._compiler.loops.reductions import accumulated, initialised_sum
 from upsweep._compiler.loops.rewrite import allocate_around, block_of, replaced, with_inner
-from upsweep._compiler.loops.statements import Buffer, For, If, Statement, Store, loads_of, loops_in
+from upsweep._compiler.loops.statements import Block, Buffer, For, If, Statement, Store, loads_of, loops_in
 
 _MAX_ROWS = 8
 # Blocks that a device runs at the same time at least; fewer leave processors without work.
@@ -51,36 +54,62 @@ def _shares(loop: For, axis: Axis) -> bool:
     return True in both and False in both
 
 
-def tile_rows(statement: Statement, axis: Axis, n_rows: int) -> Statement:
-    """The kernel with `n_rows` steps of a thread axis of blocks in each of its blocks."""
+def tile_rows(statement: Statement, axis: Axis, n_rows: int, axes: Mapping[str, Axis]) -> Statement:
+    """The kernel with `n_rows` steps of a thread axis of blocks in each of its blocks.
+
+    Where a statement is in no loop over one of the `axes` of threads, the steps of that axis share its rows.
+    """
     sums: list[Buffer] = []
+    threads = {tag: each for tag, each in axes.items() if tag.startswith(THREAD)}
+    extents_of = tag_extents(statement)
+    # Thread axes each step of which may have as many of the rows.
+    spare = [
+        For(each, extents_of[tag][0], Block([]), tag=tag)
+        for tag, each in threads.items()
+        if len(extents_of[tag]) == 1 and n_rows % (constant_of(extents_of[tag][0]) or n_rows + 1) == 0
+    ]
 
     def change(each: Statement) -> Statement:
         if isinstance(each, For) and each.axis is axis:
-            return _tiled(each, n_rows, sums)
+            return _tiled(each, n_rows, sums, spare)
         return with_inner(each, change)
 
     result = change(statement)
     return allocate_around(sums[::-1], result)
 
 
-def _tiled(loop: For, n_rows: int, sums: list[Buffer]) -> Statement:
+def _tiled(loop: For, n_rows: int, sums: list[Buffer], spare: list[For]) -> Statement:
     row, size = Axis("row", index_const(n_rows)), index_const(n_rows)
     index = linear(binary("add", binary("mul", loop.axis, size), row)).expr()
     n_blocks = linear(binary("floordiv", loop.extent + (n_rows - 1), size)).expr()
     is_whole = same(binary("mul", n_blocks, size), loop.extent)
-    guard = None if is_whole else binary("lt", index, loop.extent)
+
+    def at_row(body: Statement, at: Expr) -> Statement:
+        inner = replaced(body, {loop.axis: at})
+        return inner if is_whole else If(binary("lt", at, loop.extent), inner)
 
     def each_row(body: Statement) -> Statement:
-        inner = replaced(body, {loop.axis: index})
-        return For(row, size, inner if guard is None else If(guard, inner), frozenset({"unrolled"}))
+        return For(row, size, at_row(body, index), frozenset({"unrolled"}))
+
+    def shared_rows(body: Statement, threads: tuple[For, ...]) -> Statement:
+        """All rows of a statement, by the threads of an axis that it does not use if there is one."""
+        used = {each.tag for each in (*threads, *loops_in(body))}
+        others = [each for each in spare if each.tag not in used]
+        if not others:
+            return each_row(body)
+        (other,) = others[:1]
+        count = index_const(n_rows // (constant_of(other.extent) or 1))
+        own = Axis("row", count)
+        at = linear(index).without(row).plus(linear(binary("mul", other.axis, count))).plus(linear(own)).expr()
+        rows = For(own, count, at_row(body, at), frozenset({"unrolled"}))
+        return For(other.axis, other.extent, rows, tag=other.tag)
 
     def spread(body: Statement, threads: tuple[For, ...]) -> Statement:
         if isinstance(body, For) and body.tag:
             return For(body.axis, body.extent, spread(body.body, (*threads, body)), body.marks, body.tag)
         accumulation = initialised_sum(body)
         if accumulation is None or not _shares(accumulation[1], loop.axis):
-            return each_row(body)
+            return shared_rows(body, threads)
         return summed(*accumulation, threads)
 
     def summed(start: Store, total: For, threads: tuple[For, ...]) -> Statement:
