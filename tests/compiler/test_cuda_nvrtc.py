@@ -93,6 +93,17 @@ def test_kernels_compile(compiler, name, dtype, dim):
     assert compiler.compile(created.text, 90, created.options).data
 
 
+@pytest.mark.parametrize("name", ["sum", "logsumexp", "argmin"])
+@pytest.mark.parametrize("has_wgmma", [False, True])
+def test_kernels_of_rounded_vectors_compile(compiler, name, has_wgmma):
+    formula = make("exp", make("neg", make("sqdist", variable(0, 128, "i"), variable(1, 128, "j"))))
+    reduction = PairReduction(formula, name, precision="f16")
+    request = Request(name, 0, "i", "float32", "float64", 3, precision="f16", has_wgmma=has_wgmma)
+    created = render(lower(reduction), request)
+    assert created.product.prepared_bytes(1, 1)
+    assert compiler.compile(created.text, 90, created.options).is_cubin
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("role", ["alone", "reduces", "joins"])

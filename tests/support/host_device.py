@@ -32,6 +32,7 @@ COMPILER = os.environ.get("CXX", "g++")
 has_compiler = shutil.which(COMPILER) is not None
 needs_compiler = pytest.mark.skipif(not has_compiler, reason="no C++ compiler")
 PREAMBLE = Path(__file__).parent / "on_host.hpp"
+WGMMA = PREAMBLE.with_name("wgmma_on_host.hpp")
 LAUNCHER = """
 extern "C" void launch_{0}(const Call* call, unsigned n_blocks, unsigned n_threads, unsigned at_once) {{
     fibers::Launch<Call>::run({0}, *call, n_blocks, n_threads, at_once);
@@ -59,7 +60,7 @@ def build(folder, text, *flags):
             header.write_text(PREAMBLE.read_text())
             compile_cpp("-x", "c++-header", header, "-o", f"{header}.gch", *flags)
         source = path.with_suffix(".cpp")
-        kernels = text.replace(kernel_text("device"), "")
+        kernels = text.replace(kernel_text("device"), "").replace(kernel_text("wgmma"), WGMMA.read_text())
         source.write_text(f'#include "{header.name}"\n{kernels}{launchers(kernels)}')
         compile_cpp("-shared", source, "-o", path, *flags)
     return path

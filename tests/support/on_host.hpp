@@ -92,6 +92,9 @@ template <class Element>
 static void copy_element(char* to, const char* from) {
     std::memcpy(to, from, sizeof(Element));
 }
+static void copy_together(char* to, const char* from) {
+    std::memcpy(__builtin_assume_aligned(to, 16), __builtin_assume_aligned(from, 16), 16);
+}
 static void commit_copies() {}
 template <int PENDING>
 static void wait_for_copies() {}

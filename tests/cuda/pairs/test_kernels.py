@@ -80,6 +80,29 @@ def test_a_vector_far_away_takes_no_bits_of_others(dim):
     check_neighbours_of_far_vectors(run_on_device, dim)
 
 
+@pytest.mark.parametrize("dim", [16, 45, 64, 128])
+@pytest.mark.parametrize("precision", ["ieee", "split", "tf32", "f16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_precisions(dim, precision, dtype):
+    x, y, b = random_arrays(1000, 1300, (dim, dim, 1))
+    arrays = [(x / dim**0.5).astype(dtype), (y / dim**0.5).astype(dtype), np.abs(b).astype(dtype)]
+    exact = dtype == "float16" or precision in ("ieee", "split")
+    stored = 2.0**-11 if dtype == "float16" else 0
+    settings = {
+        "precision": precision,
+        "dtype": dtype,
+        "dtype_acc": "float32" if dtype == "float16" else "float64",
+    }
+    tolerance = stored + (1e-5 if exact else 2.0**-10)
+    nearest = make("sqdist", variable(0, dim, "i"), variable(1, dim, "j"))
+    check(PairReduction(gaussian(dim), "sum", **settings), arrays, 1000, 1300, tolerance=tolerance)
+    for name in ("min", "logsumexp"):
+        check(PairReduction(nearest, name, **settings), arrays[:2], 1000, 1300, tolerance=tolerance)
+    (at,) = run_on_device(PairReduction(nearest, "argmin", **settings), arrays[:2], 1000, 1300)
+    distances = ((arrays[0].astype(float)[:, None] - arrays[1].astype(float)) ** 2).sum(-1)
+    assert (distances[np.arange(1000), at[:, 0]] <= (1 + (1e-5 if exact else 2.0**-9)) * distances.min(1)).all()
+
+
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("seed", range(3))
 def test_ranges(name, seed):

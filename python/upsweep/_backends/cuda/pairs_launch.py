@@ -21,7 +21,7 @@ from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 from upsweep._backends.cuda.pairs_plan import Ranges, fitting_rows, plan_ranges, split_columns
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.pairs.render import MAX_BATCH, Kernels, render
-from upsweep._compiler.cuda.pairs.sizes import Request
+from upsweep._compiler.cuda.pairs.sizes import FLOAT16, LONG_FLOAT16, Request
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.lowering.lower import lower
 from upsweep._core.layout import merge_axes
@@ -47,8 +47,8 @@ class Call(ctypes.Structure):
         ("n_rows", ctypes.c_int64), ("n_columns", ctypes.c_int64), ("n_items", ctypes.c_int64),
         ("n_tiles", ctypes.c_int64), ("n_parts", ctypes.c_int64), ("n_batch", ctypes.c_int64),
         ("batch_shape", ctypes.c_int64 * MAX_BATCH), ("items", ctypes.c_void_p), ("pieces", ctypes.c_void_p),
-        ("tiles", ctypes.c_void_p), ("partial", ctypes.c_void_p), ("values", ctypes.c_void_p),
-        ("indices", ctypes.c_void_p),
+        ("tiles", ctypes.c_void_p), ("prepared", ctypes.c_void_p), ("partial", ctypes.c_void_p),
+        ("values", ctypes.c_void_p), ("indices", ctypes.c_void_p),
     ]  # fmt: skip
 
 
@@ -57,6 +57,7 @@ class PairKernels(NamedTuple):
 
     kernels: Kernels
     device: Any
+    prepare: Any  # None where the formula takes no prepared columns
     reduce: Any
     combine: Any
     n_slots: int  # blocks that the device runs at a time
@@ -84,17 +85,20 @@ def _compile(reduction: PairReduction, device: int, rows: int, wide_index: bool)
     n_arrays = max(kinds, default=0) + 1
     request = Request(
         reduction.reduction, reduction.k, reduction.rows, reduction.dtype, reduction.dtype_acc, n_arrays, rows,
-        wide_index, gpu.shared_bytes,
+        wide_index, gpu.shared_bytes, reduction.precision, gpu.capability == 90,
     )  # fmt: skip
-    kernels = render(lower(reduction), request)
+    options = {"long": LONG_FLOAT16 - 1} if reduction.precision in FLOAT16 else {}
+    kernels = render(lower(reduction, **options), request)
     module = gpu.load(nvrtc.fetch_or_compile(kernels.text, kernels.options, gpu.capability))
     reduce, combine = module.function("reduce_pairs"), module.function("combine_parts")
+    is_prepared = kernels.product and kernels.product.prepared_bytes(1, 1)
+    prepare = module.function("prepare_columns") if is_prepared else None
     if kernels.shared_bytes:
         reduce.use_shared(kernels.shared_bytes)
     structure = type("PairCall", (Call,), {"_fields_": [("arrays", Array * n_arrays)]})
     fields = tuple("values" if kind == "float" else "indices" for _, kind in outputs(reduction))
     n_slots = reduce.blocks_at_once(kernels.threads)
-    return PairKernels(kernels, gpu, reduce, combine, n_slots, structure, kinds, fields)
+    return PairKernels(kernels, gpu, prepare, reduce, combine, n_slots, structure, kinds, fields)
 
 
 def run(
@@ -128,7 +132,8 @@ def run(
     _describe(call, prepared.kinds, arrays, batch)
     for out, field in zip(outs, prepared.fields, strict=True):
         setattr(call, field, out.pointer)
-    memory = keep_alive = None  # of the ranges' plan and of partial results, while the kernels are started
+    # Of the ranges' plan, of partial results and of prepared columns, while the kernels are started.
+    memory = keep_alive = prepared_alive = None
     if ranges is None:
         overhead = OVERHEAD_SMALLEST if reduction.k else OVERHEAD
         call.n_tiles, call.n_parts = -(-n_rows // kernels.tile), split_columns(
@@ -145,11 +150,15 @@ def run(
         raise ValueError(f"{n_batch} batch entries of {n_rows} rows are too many for one call")
     if is_split:
         call.partial, keep_alive = allocate(n_blocks * kernels.tile * kernels.partial_bytes)
+    if prepared.prepare is not None and kernels.product is not None:
+        call.prepared, prepared_alive = allocate(kernels.product.prepared_bytes(n_batch, n_columns))
+        blocks_per_entry = -(-n_columns // kernels.block)
+        prepared.prepare.launch(n_batch * blocks_per_entry, kernels.threads, stream, call)
     prepared.reduce.launch(n_blocks, kernels.threads, stream, call)
     if is_split:
         blocks_per_tile = -(-kernels.tile // kernels.combiners)
         prepared.combine.launch(n_batch * call.n_tiles * blocks_per_tile, kernels.combiners, stream, call)
-    del memory, keep_alive
+    del memory, keep_alive, prepared_alive
 
 
 def _entry(array: ArrayDescriptor, batch: tuple[int, ...], index: tuple[int, ...]) -> ArrayDescriptor:

@@ -97,8 +97,9 @@ class Compiler:
     def compile(self, text: str, capability: int, options: tuple[str, ...] = ()) -> Code:
         """Code for a device of this compute capability; if the text is refused, the error has the log."""
         architecture, is_cubin = self.target(capability)
-        kind = "sm" if is_cubin else "compute"
-        arguments = [f"--gpu-architecture={kind}_{architecture}", "--std=c++17", *options]
+        arguments = ["--std=c++17", *options]
+        if not any(option.startswith("--gpu-architecture") for option in options):
+            arguments.insert(0, f"--gpu-architecture={'sm' if is_cubin else 'compute'}_{architecture}")
         program = ctypes.c_void_p()
         with self._lock:
             self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"pairs.cu", 0, None, None)

@@ -18,6 +18,7 @@ REDUCTIONS = (
     "sum", "logsumexp", "sumsoftmaxweight", "min", "max", "argmin", "argmax", "min_argmin", "max_argmax",
     "kmin", "argkmin", "kmin_argkmin",
 )  # fmt: skip
+PRECISIONS = ("ieee", "split", "tf32", "f16")
 _SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
 _KMIN = ("kmin", "argkmin", "kmin_argkmin")
 _DTYPES = {"float64": ("float64",), "float32": ("float32", "float64"),
@@ -42,6 +43,7 @@ class PairReduction:
     k: int = 0  # the number of values of the "kmin" family
     dtype: str = "float32"  # of the arrays, or "float64"; on CUDA "float16" and "bfloat16", computed in float32
     dtype_acc: str = "float64"  # the accumulator's dtype for sums over blocks
+    precision: str = "split"  # of products of long vectors on CUDA: at least this, one of `PRECISIONS`
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,8 @@ class PairReduction:
             raise ValueError("sumsoftmaxweight takes a weight")
         if self.weight is not None and self.reduction not in _SUMS[1:]:
             raise ValueError(f"{self.reduction} takes no weight")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {self.precision!r}")
 
         object.__setattr__(self, "_hash", hash(self._arguments()))
 
@@ -72,7 +76,10 @@ class PairReduction:
         return PairReduction, self._arguments()
 
     def _arguments(self) -> tuple[Any, ...]:
-        return self.formula, self.reduction, self.weight, self.rows, self.k, self.dtype, self.dtype_acc
+        return (
+            self.formula, self.reduction, self.weight, self.rows, self.k, self.dtype, self.dtype_acc,
+            self.precision,
+        )  # fmt: skip
 
     @cached_property
     def variables(self) -> tuple[Node, ...]:

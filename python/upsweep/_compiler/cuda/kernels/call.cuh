@@ -18,6 +18,7 @@ struct Call {
     const long long* items;   // else, for each item: first row, end of rows, first piece, end of pieces
     const long long* pieces;  // for each piece: first column, end of columns
     const long long* tiles;   // for each tile: first row, end of rows, first item, end of items
+    char* prepared;           // columns that another kernel has rounded, if the formula takes such
     char* partial;            // what items leave to be combined; none: each item is a tile's only one
     char* values;
     long long* indices;

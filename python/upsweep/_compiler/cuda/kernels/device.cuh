@@ -146,6 +146,11 @@ __device__ __forceinline__ void copy_element(char* to, const char* from) {
         *reinterpret_cast<Element*>(to) = fetch_element<Element>(from);
     }
 }
+// Sixteen bytes, on their way likewise.
+__device__ __forceinline__ void copy_together(char* to, const char* from) {
+    const unsigned place = unsigned(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from));
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 // Until at most PENDING of the groups that were committed are still on their way.
 template <int PENDING>

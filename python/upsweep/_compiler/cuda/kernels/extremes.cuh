@@ -60,6 +60,53 @@ __device__ __forceinline__ void reduce_block(
             if (state[r].at[k] < 0) state[r].at[k] = first;  // all have been infinite
 }
 
+// What a thread has of a tile that float16_products.cuh multiplies: the least of a row first, then where it is.
+template <int FORM, class Pairs>
+__device__ __forceinline__ void reduce_tile(const Pairs& pairs, column_index first, State (&state)[2]) {
+    constexpr int COLUMNS = Pairs::COLUMNS;
+    real value[2][N_RESULTS][COLUMNS];
+    pairs.template each<FORM>([&](int r, int u, const Pair<FORM>& at, bool is_there) {
+#pragma unroll
+        for (int k = 0; k < N_RESULTS; ++k) value[r][k][u] = is_there ? directed(at.result[k]) : infinity();
+    });
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int k = 0; k < N_RESULTS; ++k) {
+            const real(&values)[COLUMNS] = value[r][k];
+            real low[4] = {values[0], values[1], values[2], values[3]};
+#pragma unroll
+            for (int u = 4; u < COLUMNS; ++u) low[u % 4] = least(low[u % 4], values[u]);
+            low[0] = least(least(low[0], low[1]), least(low[2], low[3]));
+            real& best = state[r].best[k];
+            column_index& at = state[r].at[k];
+            if (!INDICES) {
+                best = least(best, low[0]);
+            } else if (low[0] < best) {
+#pragma unroll
+                for (int u = COLUMNS - 1; u >= 0; --u) at = values[u] == low[0] ? first + Pairs::column(u) : at;
+                best = low[0];
+            } else if (low[0] != low[0] && best == best) {
+#pragma unroll
+                for (int u = COLUMNS - 1; u >= 0; --u) at = values[u] != values[u] ? first + Pairs::column(u) : at;
+                best = low[0];
+            }
+            if (INDICES && at < 0) at = first;  // all have been infinite
+        }
+}
+
+// The better of two lanes' states; of equals, the one whose column comes first.
+__device__ __forceinline__ void join_lanes(State& state, int mask) {
+#pragma unroll
+    for (int k = 0; k < N_RESULTS; ++k) {
+        const real value = of_other_lane(state.best[k], mask);
+        const column_index at = of_other_lane(state.at[k], mask);
+        const bool both = value == state.best[k] || (value != value && state.best[k] != state.best[k]);
+        if (both && at >= 0 && at < state.at[k]) state.at[k] = at;
+        take(state, k, value, at);
+    }
+}
+
 __device__ __forceinline__ void settle(State&, int) {}
 
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {

@@ -87,6 +87,58 @@ __device__ __forceinline__ void reduce_block(
     }
 }
 
+// What a thread has of a tile that float16_products.cuh multiplies, in the same two turns.
+template <int FORM, class Pairs>
+__device__ __forceinline__ void reduce_tile(const Pairs& pairs, column_index, State (&state)[2]) {
+    bool raise = state[0].top == -infinity() || state[1].top == -infinity();
+    for (int turn = 0; turn < 2; ++turn) {
+        real top[2] = {state[0].top, state[1].top}, sum[2][N_SUMS] = {};
+        if (raise) {
+            pairs.template each<FORM>([&](int r, int, const Pair<FORM>& at, bool is_there) {
+                if (is_there) top[r] = -least_number(-top[r], -at.result[0]);
+            });
+            rebase(state[0], top[0]), rebase(state[1], top[1]);
+        }
+        top[0] = finite_or_0(top[0]), top[1] = finite_or_0(top[1]);
+        pairs.template each<FORM>([&](int r, int, const Pair<FORM>& at, bool is_there) {
+            const real e = power(at.result[0] - top[r]);
+#pragma unroll
+            for (int k = 0; k < N_WEIGHTS; ++k) sum[r][k] += is_there ? e * at.weight[k] : real(0);
+            if (SOFTMAX || N_WEIGHTS == 0) sum[r][N_SUMS - 1] += is_there ? e : real(0);
+        });
+        bool overflow = false;
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+            for (int k = 0; k < N_SUMS; ++k) overflow = overflow || !(sum[r][k] - sum[r][k] == 0);
+        if (raise || !overflow) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+#pragma unroll
+                for (int k = 0; k < N_SUMS; ++k) state[r].sum[k] += wide(sum[r][k]);
+            break;
+        }
+        raise = true;
+    }
+}
+
+// The sums of two states, with the larger of their tops.
+__device__ __forceinline__ void add_state(State& state, State& other) {
+    const real top = -least_number(-state.top, -other.top);
+    rebase(state, top);
+    rebase(other, top);
+#pragma unroll EACH_WEIGHT
+    for (int k = 0; k < N_SUMS; ++k) state.sum[k] += other.sum[k];
+}
+
+__device__ __forceinline__ void join_lanes(State& state, int mask) {
+    State other;
+    other.top = of_other_lane(state.top, mask);
+#pragma unroll
+    for (int k = 0; k < N_SUMS; ++k) other.sum[k] = of_other_lane(state.sum[k], mask);
+    add_state(state, other);
+}
+
 __device__ __forceinline__ void settle(State&, int) {}
 
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {
@@ -102,11 +154,7 @@ __device__ __forceinline__ void merge(State& state, const char* partial, long lo
 #pragma unroll EACH_WEIGHT
     for (int k = 0; k < N_SUMS; ++k) other.sum[k] = sums[k * n + at];
     other.top = reinterpret_cast<const real*>(sums + N_SUMS * n)[at];
-    const real top = -least_number(-state.top, -other.top);
-    rebase(state, top);
-    rebase(other, top);
-#pragma unroll EACH_WEIGHT
-    for (int k = 0; k < N_SUMS; ++k) state.sum[k] += other.sum[k];
+    add_state(state, other);
 }
 
 __device__ __forceinline__ void write(

@@ -38,6 +38,25 @@ __device__ __forceinline__ void reduce_block(
         for (int k = 0; k < N_RESULTS; ++k) state[r].sum[k] += wide(sum[r][k]);
 }
 
+// What a thread has of a tile that float16_products.cuh multiplies.
+template <int FORM, class Pairs>
+__device__ __forceinline__ void reduce_tile(const Pairs& pairs, column_index, State (&state)[2]) {
+    real sum[2][N_RESULTS] = {};
+    pairs.template each<FORM>([&](int r, int, const Pair<FORM>& at, bool is_there) {
+#pragma unroll
+        for (int k = 0; k < N_RESULTS; ++k) sum[r][k] += is_there ? at.result[k] : real(0);
+    });
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int k = 0; k < N_RESULTS; ++k) state[r].sum[k] += wide(sum[r][k]);
+}
+
+__device__ __forceinline__ void join_lanes(State& state, int mask) {
+#pragma unroll
+    for (int k = 0; k < N_RESULTS; ++k) state.sum[k] += of_other_lane(state.sum[k], mask);
+}
+
 __device__ __forceinline__ void settle(State&, int) {}
 
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {

@@ -96,7 +96,7 @@ class Functions:
     def _product(self, needed: Collection[int], request: Request) -> Product | None:
         """The one long distance or product that the formula has, as tensor cores make it."""
         result = [n for n in needed if self.graph.values[n].op in LONG_PAIRS]
-        if len(result) != 1 or request.dtype == "float64":
+        if len(result) != 1 or request.dtype == "float64" or request.precision == "ieee":
             return None
         value = self.graph.values[result[0]]
         row, column, dim = map(int, value.static)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from upsweep._compiler.cuda.pairs.fold import LOG2_E
 from upsweep._compiler.cuda.pairs.functions import Functions
 from upsweep._compiler.cuda.pairs.looped import LoopedFunctions, is_looped
-from upsweep._compiler.cuda.pairs.sizes import ProductSizes, Request
+from upsweep._compiler.cuda.pairs.sizes import Float16Sizes, ProductSizes, Request
 from upsweep._compiler.cuda.scalars import ELEMENTS, constants
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ UNROLLED_INSTRUCTIONS = 900  # of a loop's body: eight columns of a Gaussian, 6 
 CHUNK = 4  # columns that are looked at together by those who seek extremes
 # Division and square root within 2 units in the last place, subnormal numbers taken as zero.
 FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
+WGMMA = "--gpu-architecture=sm_90a"  # whose instructions no other device has
 MOST_UNROLLED = 64  # results, weights or places
 MAX_BATCH = 6  # axes of a batch
 
@@ -92,14 +93,20 @@ class Kernels:
         n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
         self.sizes, self.rows, self.record, self.sums = sizes, rows, record, sums
         self.registers = min(rows * a_row + 2 * min(record, 32) * wide + spare, 255)
-        self.product = product and ProductSizes.of(product, sizes, name == "sum", request.shared_bytes)
+        self.product = product and (
+            Float16Sizes.of(product, sizes, request, max(record, 1))
+            or ProductSizes.of(product, sizes, name == "sum", request.shared_bytes)
+        )
         self.threads = self.product.threads if self.product else THREADS
         self.tile = self.threads * rows  # rows
         self.block = self.product.columns if self.product else fitting  # columns
         self.partial_bytes = partial  # of a row
         self.shared_bytes = self.product.shared_bytes if self.product else 0  # that reduce_pairs is launched with
         self.n_values, self.n_indices = n_out * is_float, n_out * indexed  # of a row; 0: the reduction has none
-        self.options = () if request.dtype == "float64" else FAST  # of the compiler
+        has_wgmma = self.product is not None and "wgmma" in self.product.files()
+        self.options = (
+            () if request.dtype == "float64" else (*FAST, WGMMA) if has_wgmma else FAST
+        )  # of the compiler
         self.text = self._text(writer, request)
 
     def _text(self, writer: Functions | LoopedFunctions, request: Request) -> str:

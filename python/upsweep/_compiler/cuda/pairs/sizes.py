@@ -18,6 +18,14 @@ LONGEST = 128  # features of them in shared memory at a time: two blocks then sh
 DIRECT_RESULTS, DIRECT_ROW = 2, 4  # numbers of a sum and of a row, up to which a thread keeps those of four rows
 SHORT_RECORD = 8  # numbers of a column, up to which there is room for those of 256 threads
 
+FLOAT16 = ("tf32", "f16")  # precisions for which vectors may be rounded to float16
+LONG_FLOAT16, LONGEST_FLOAT16 = 16, 128  # features of them
+# Threads of a block, and blocks that share a processor: three hide more of each other's barriers and rows than
+# two, or than one of 256 threads (H200, November 2026: k-means 2.2 ms instead of 2.8 and 2.7).
+FLOAT16_THREADS, FLOAT16_BLOCKS = 128, 3
+FLOAT16_VALUES = 2, 4, 4  # results or weights, and numbers of a row and of a column, up to which there is room
+FLOAT16_COLUMNS, STAGES = 64, 3  # columns that come together, and how many times as many there is room for
+
 PITCH = 36  # of a warp's 32 rows, as mma_to_rows.cuh has it
 STATIC_SHARED = 12 * 1024  # what the kernel's other arrays take, at most about
 
@@ -34,6 +42,8 @@ class Request(NamedTuple):
     rows: int = 0  # of a thread, at most; 0: as many as registers hold
     wide_index: bool = False  # more than 2^31 columns
     shared_bytes: int = 227 * 1024  # that a block may have on the device
+    precision: str = "split"  # of products of long vectors, one of `formulas.reduction.PRECISIONS`
+    has_wgmma: bool = False  # whether four warps of the device multiply together
 
     @property
     def parts(self) -> dict[str, str]:
@@ -62,6 +72,68 @@ class Product(NamedTuple):
     row_component: int
     column_array: int
     column_component: int
+
+    def names(self) -> dict[str, int]:
+        """The constants of the kernels' text."""
+        return {
+            "DIM": self.dim, "ROW_ARRAY": self.row_array, "ROW_COMPONENT": self.row_component,
+            "COLUMN_ARRAY": self.column_array, "COLUMN_COMPONENT": self.column_component,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Float16Sizes:
+    """What a formula with the product of vectors that are rounded to float16 is compiled for."""
+
+    product: Product
+    record: int  # numbers of a column in shared memory
+    is_float16: bool  # as the arrays are
+    is_float32: bool
+    has_wgmma: bool
+
+    threads, columns, blocks, direct = FLOAT16_THREADS, FLOAT16_COLUMNS, FLOAT16_BLOCKS, True
+
+    @classmethod
+    def of(cls, product: Product, sizes: Sizes, request: Request, record: int) -> Float16Sizes | None:
+        """The sizes, or None where a formula or a reduction is not for these kernels."""
+        values, rows, columns = FLOAT16_VALUES
+        if request.precision not in FLOAT16 or not LONG_FLOAT16 <= product.dim <= LONGEST_FLOAT16 or request.k:
+            return None
+        if max(sizes.n_results, sizes.n_weights) > values or sizes.rows > rows or record > columns:
+            return None
+        created = cls(product, record, request.dtype == "float16", request.dtype == "float32", request.has_wgmma)
+        return created if created.shared_bytes <= request.shared_bytes - STATIC_SHARED else None
+
+    @property
+    def depth(self) -> int:
+        """Features, in whole steps of the tensor cores."""
+        return -(-self.product.dim // 16) * 16
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of columns that come together, as float16_products.cuh lays it out."""
+        atoms = -(-self.depth // 64)
+        return -(-self.columns * (128 * atoms + 8 + 4 * self.record) // 1024) * 1024
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of reduce_pairs, whose stages begin at multiples of 1024 bytes."""
+        return STAGES * self.stage_bytes + 1024
+
+    def prepared_bytes(self, n_batch: int, n_columns: int) -> int:
+        """Device memory for rounded columns, as float16_vectors.cuh lays it out."""
+        return n_batch * (4 * self.depth + n_columns * (2 * self.depth + 8))
+
+    def files(self) -> tuple[str, ...]:
+        """The parts of the kernel's text."""
+        return ("float16_vectors", "wgmma" if self.has_wgmma else "mma_sync", "float16_products")
+
+    def names(self) -> dict[str, int]:
+        """The constants of these parts."""
+        shifted = self.product.centred and self.is_float32  # rounded numbers would be rounded once more
+        return self.product.names() | {
+            "STAGE_BYTES": self.stage_bytes, "SHIFTED": shifted, "SCALED": not self.is_float16,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,10 +190,11 @@ class ProductSizes:
 
     def names(self) -> dict[str, int]:
         """The constants of these parts."""
-        product = self.product
-        return {
-            "DIM": product.dim, "CHUNKS": self.chunks, "LENGTH": self.length, "SUMMED": SUMMED,
-            "CENTRES": self._centres(), "ROW_ARRAY": product.row_array, "ROW_COMPONENT": product.row_component,
-            "COLUMN_ARRAY": product.column_array, "COLUMN_COMPONENT": product.column_component,
+        return self.product.names() | {
+            "CHUNKS": self.chunks, "LENGTH": self.length, "SUMMED": SUMMED, "CENTRES": self._centres(),
             "SHARED_BYTES": self.shared_bytes, "HANDED": self._handed(), "PRODUCTS": self._products(),
         }  # fmt: skip
+
+    def prepared_bytes(self, n_batch: int, n_columns: int) -> int:
+        """Nothing: each block splits its vectors."""
+        return 0
