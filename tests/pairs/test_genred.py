@@ -197,6 +197,11 @@ def test_print_says_what_will_be_done():
             ValueError,
             "use_double_acc",
         ),
+        (
+            lambda: Genred("x", ["x = Vi(3)"], precision="fp8"),
+            ValueError,
+            "precision: expected one of ieee, split, tf32, f16, got 'fp8'",
+        ),
         (lambda: Genred("x", ["x = Vi(3)"])(), TypeError, r"expected 1 arrays, x = Vi\(3\), got 0"),
         (lambda: Genred("x", ["x = Vi(3)"])(X, X), TypeError, r"expected 1 arrays, x = Vi\(3\), got 2"),
         (lambda: Genred("x", ["x = Vi(3)"])(X[0]), ValueError, r"x: expected shape \(n, dim\), got \(3,\)"),

@@ -92,7 +92,11 @@ def test_functions_begin_with_the_same_arguments(function):
     own = written(function)
     if own != FUNCTIONS[function]:
         kinds = inspect.signature(function).parameters
-        more = [name for name in kinds if name in ("n_threads", "max_iterations", "return_permutation", "check")]
+        more = [
+            name
+            for name in kinds
+            if name in ("n_threads", "max_iterations", "return_permutation", "check", "precision")
+        ]
         assert more and all(kinds[name].kind is inspect.Parameter.KEYWORD_ONLY for name in more)
         assert own.startswith(FUNCTIONS[function] + ", ")
 

@@ -524,6 +524,7 @@ def test_dims_that_do_not_go_name_both_operands():
         (lambda: Vi(X).sum(axis=1, wrong=3), TypeError, "wrong: is no keyword of a reduction"),
         (lambda: Vi(X).sum(axis=1, backend="TPU"), ValueError, "backend: expected one of auto, CPU"),
         (lambda: Vi(X).sum(axis=1, sum_scheme="fast"), ValueError, "sum_scheme: expected one of auto"),
+        (lambda: Vi(X).min(axis=1, precision="half"), ValueError, "precision: expected one of ieee, split"),
         (lambda: Vi(X).min(axis=1, dtype_acc="float64"), ValueError, "dtype_acc: is for sums, not for min"),
         (lambda: Vi(X).sum(axis=1, dtype_acc="float32"), ValueError, "sums of float64 cannot be kept in float32"),
         (lambda: np.asarray(Vi(X)), TypeError, r"of shape \(7, 1, 3\) stores no numbers.*K.sum\(axis=1\)"),

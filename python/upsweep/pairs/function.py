@@ -57,6 +57,11 @@ def check_accumulator(
     return "float64" if use_double_acc and reduction in _SUMS else dtype_acc
 
 
+def formula_settings(reduction: str, precision: str = "split", **options: Any) -> dict[str, Any]:
+    """The keywords of `PairFunction` that options of a reduction stand for."""
+    return {"dtype_acc": check_accumulator(reduction, **options), "precision": precision}
+
+
 def check_dtypes(**options: Any) -> None:
     """Raise for options without effect, `dtype` and `cuda_type`, that do not name a dtype."""
     for option, value in options.items():
@@ -163,15 +168,16 @@ class PairFunction:
 
     def __init__(
         self, inputs: Sequence[Input], formula: Node, reduction: str, rows: str, *, weight: Node | None = None,
-        k: int = 0, dtype_acc: str = "auto",
+        k: int = 0, dtype_acc: str = "auto", precision: str = "split",
     ) -> None:  # fmt: skip
         self.inputs = tuple(inputs)
         self.formula, self.weight = formula, weight
         self.reduction, self.rows, self.k, self.dtype_acc = reduction, rows, k, dtype_acc
+        self.precision = precision
         self._reductions: dict[str, PairReduction] = {}  # by dtype
         self._checked: LRUCache[Any, PairProblem] = LRUCache(64)  # by shapes and dtypes
         # Errors that do not depend on the dtype are raised here.
-        PairReduction(formula, reduction, weight, rows, k, "float64", "float64")
+        PairReduction(formula, reduction, weight, rows, k, "float64", "float64", precision)
 
     def of(self, dtype: str | None = None) -> PairReduction:
         """The reduction of arrays of this dtype; by default the most recent new one, at first that of float64."""
@@ -179,8 +185,9 @@ class PairFunction:
         reduction = self._reductions.get(dtype)
         if reduction is None:
             reduction = self._reductions[dtype] = PairReduction(
-                self.formula, self.reduction, self.weight, self.rows, self.k, dtype, self._accumulator(dtype)
-            )
+                self.formula, self.reduction, self.weight, self.rows, self.k, dtype, self._accumulator(dtype),
+                self.precision,
+            )  # fmt: skip
         return reduction
 
     def _accumulator(self, dtype: str) -> str:

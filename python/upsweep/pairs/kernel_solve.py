@@ -62,7 +62,7 @@ class KernelSolve:
         The inputs, as of `Genred`, with the unknown a among them.
     varinvalias : str
         The name of the unknown.
-    axis, dtype, cuda_type, dtype_acc, use_double_acc, sum_scheme
+    axis, dtype, cuda_type, dtype_acc, use_double_acc, sum_scheme, precision
         As of `Genred`.
     opt_arg, enable_chunks, rec_multVar_highdim, use_fast_math : ignored
         A sum takes no argument, and the others are hints for KeOps' compiler.
@@ -88,11 +88,11 @@ class KernelSolve:
         self, formula: str, aliases: Sequence[str], varinvalias: str, axis: int = 0, dtype: Any = None,
         opt_arg: Any = None, dtype_acc: str = "auto", use_double_acc: bool = False, sum_scheme: str = "auto",
         enable_chunks: bool = True, rec_multVar_highdim: Any = None, use_fast_math: bool = True,
-        cuda_type: Any = None,
+        cuda_type: Any = None, *, precision: str = "split",
     ) -> None:  # fmt: skip
         self._function = Genred(
             formula, aliases, "Sum", axis, dtype, cuda_type=cuda_type, dtype_acc=dtype_acc,
-            use_double_acc=use_double_acc, sum_scheme=sum_scheme,
+            use_double_acc=use_double_acc, sum_scheme=sum_scheme, precision=precision,
         )._function  # fmt: skip
         names = [each.name for each in self._function.inputs]
         if varinvalias not in names:
@@ -227,7 +227,9 @@ def _dense(
     """
     xp, b = _library(arrays[position]), arrays[position]
     rows, columns = ("i", "j") if function.rows == "i" else ("j", "i")
-    entries = PairFunction(function.inputs, formula, "sum", columns, dtype_acc=function.dtype_acc)
+    entries = PairFunction(
+        function.inputs, formula, "sum", columns, dtype_acc=function.dtype_acc, precision=function.precision
+    )
     operands = []
     for each, array in zip(function.inputs, [*arrays[:position], xp.ones_like(b), *arrays[position + 1 :]]):
         if each.kind == rows:

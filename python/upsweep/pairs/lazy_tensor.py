@@ -13,7 +13,7 @@ from upsweep._arrays.dispatch import handlers
 from upsweep._compiler.formulas.nodes import KINDS
 from upsweep._utils.examples import with_example
 from upsweep.pairs.expression import NO_ARRAYS, Leaf, Meta
-from upsweep.pairs.function import check_accumulator
+from upsweep.pairs.function import formula_settings
 from upsweep.pairs.kernel_solve import solve
 from upsweep.pairs.pending import with_numbers_as_arrays
 from upsweep.pairs.printing import describe_expression
@@ -290,7 +290,7 @@ class LazyTensor(Reductions):
             raise ValueError("var: expected a symbolic variable of the formula")
         else:
             linear, index = self, var._args[0].index
-        function, leaves = function_of((linear,), "sum", rows, dtype_acc=check_accumulator("sum", **options))
+        function, leaves = function_of((linear,), "sum", rows, **formula_settings("sum", **options))
         right_leaf = right._args[0]
         others = {leaf.index for leaf in leaves if leaf.index is not None} - {index}
 

@@ -15,12 +15,12 @@ from upsweep._utils.examples import named, with_example
 from upsweep._utils.integers import as_integer
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.pairs.expression import build, flatten
-from upsweep.pairs.function import Input, PairFunction, check_accumulator, check_k
+from upsweep.pairs.function import Input, PairFunction, check_k, formula_settings
 from upsweep.pairs.operations import Operations
 from upsweep.pairs.pending import PendingReduction
 
 _functions: LRUCache[Any, PairFunction] = LRUCache(1024)
-_FORMULA_KEYWORDS = ("dtype_acc", "use_double_acc", "sum_scheme")
+_FORMULA_KEYWORDS = ("dtype_acc", "use_double_acc", "sum_scheme", "precision")
 _CALL_KEYWORDS = ("backend", "device_id", "ranges", "out", "n_threads", "method")
 _IGNORED_KEYWORDS = ("enable_chunks", "use_fast_math", "optional_flags")  # hints for KeOps' compiler
 
@@ -33,14 +33,14 @@ class ValuesAndIndices(NamedTuple):
 
 
 def take_formula_options(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options of the accumulator from keywords, and return them; remove those without effect."""
+    """Remove the options of a formula's numbers from keywords, and return them; remove those without effect."""
     for name in _IGNORED_KEYWORDS:
         keywords.pop(name, None)
     return {name: keywords.pop(name) for name in _FORMULA_KEYWORDS if name in keywords}
 
 
 def function_of(
-    roots: tuple[Any, ...], reduction: str, rows: str, k: int = 0, dtype_acc: str = "auto"
+    roots: tuple[Any, ...], reduction: str, rows: str, k: int = 0, **settings: Any
 ) -> tuple[PairFunction, list[Any]]:
     """The function of an expression's reduction, and the leaves that are its inputs."""
     steps, leaves = flatten(*roots)
@@ -50,9 +50,9 @@ def function_of(
         names = [f"Var({n},{leaf.dim},{KINDS.index(leaf.kind)})" for n, leaf in enumerate(leaves)]
         inputs = [Input(name, leaf.kind, leaf.dim) for name, leaf in zip(names, leaves)]
         weight = weights[0] if weights else None
-        return PairFunction(inputs, formula, reduction, rows, weight=weight, k=k, dtype_acc=dtype_acc)
+        return PairFunction(inputs, formula, reduction, rows, weight=weight, k=k, **settings)
 
-    return _functions.get_or_build((steps, reduction, rows, k, dtype_acc), construct), leaves
+    return _functions.get_or_build((steps, reduction, rows, k, *settings.items()), construct), leaves
 
 
 # The results of the examples of generated methods, which reduce the distances 9, 1 and 4 from one row.
@@ -140,7 +140,7 @@ class Reductions(Operations):
             False returns an object that can be printed and called, instead of the result.
         **kwargs
             `ranges` (see `BlockRanges`), `out`, `n_threads`, `backend`, `device_id`, `dtype_acc`,
-            `use_double_acc`, `sum_scheme` and, for dask arrays, `method`: see `Genred`.
+            `use_double_acc`, `sum_scheme`, `precision` and, for dask arrays, `method`: see `Genred`.
 
         Returns
         -------
@@ -191,14 +191,14 @@ class Reductions(Operations):
             elif keyword not in _CALL_KEYWORDS:
                 known = ", ".join(_CALL_KEYWORDS + _FORMULA_KEYWORDS)
                 raise TypeError(f"{keyword}: is no keyword of a reduction; there are {known}")
-        dtype_acc = check_accumulator(name, **options) if options else "auto"
+        settings = formula_settings(name, **options) if options else {}
         roots: tuple[Any, ...] = (self,)
         meta = self._meta
         if other is not None:
             self._refuse_vectors((other,))
             roots = self, self._lift(other)
             meta = self._join(reduction_op, roots)
-        function, leaves = function_of(roots, name, "j" if pair_axis == 0 else "i", k, dtype_acc)
+        function, leaves = function_of(roots, name, "j" if pair_axis == 0 else "i", k, **settings)
         if self.ranges is not None and kwargs.get("ranges") is None:
             kwargs["ranges"] = self.ranges
         if self.backend is not None:
