@@ -67,7 +67,12 @@ class _Folding:
         if self.uses[number] != 1:
             return
         value = self.graph.values[number]
-        if value.op == "neg":
+        result = self._differences(number)
+        if result is not None:  # of all features: a part of the sum would be a distance, too
+            if math.isfinite(by) and by:
+                scale = self.graph.constant(math.sqrt(abs(by)))
+                self.squares[number] = self._squared_distance(result, scale, None if by > 0 else "neg")
+        elif value.op == "neg":
             self.claim(value.args[0], -by)
         elif value.op in ("mul", "div") and value.level == "ij":
             a, other, known = self._factor(number)
@@ -78,10 +83,6 @@ class _Folding:
         elif value.op in ("add", "sub") and self._absorbs(number):
             for arg, sign in zip(value.args, (1, 1 if value.op == "add" else -1)):
                 self.claim(arg, by * sign)
-        result = self._differences(number)
-        if result is not None and math.isfinite(by) and by:
-            scale = self.graph.constant(math.sqrt(abs(by)))
-            self.squares[number] = self._squared_distance(result, scale, None if by > 0 else "neg")
 
     def _claim_scaled_by_parameter(self, number: int, distance: int, other: int, by: float) -> None:
         """A squared distance times a parameter, or divided by one."""
