@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ class PairKernels(NamedTuple):
     device: Any
     prepare: Any  # None where the formula takes no prepared columns
     reduce: Any
-    combine: Any
+    combine: Callable[[], Any]  # compiled by the first call whose columns are cut
     n_slots: int  # blocks that the device runs at a time
     structure: type[ctypes.Structure]
     kinds: dict[int, str]  # of the variables, by position
@@ -89,8 +90,13 @@ def _compile(reduction: PairReduction, device: int, rows: int, wide_index: bool)
     )  # fmt: skip
     options = {"long": LONG_FLOAT16 - 1} if reduction.precision in FLOAT16 else {}
     kernels = render(lower(reduction, **options), request)
-    module = gpu.load(nvrtc.fetch_or_compile(kernels.text, kernels.options, gpu.capability))
-    reduce, combine = module.function("reduce_pairs"), module.function("combine_parts")
+
+    def load(text: str) -> Any:
+        return gpu.load(nvrtc.fetch_or_compile(text, kernels.options, gpu.capability))
+
+    module = load(kernels.text)
+    reduce = module.function("reduce_pairs")
+    combine = cache(lambda: load(kernels.combining_text).function("combine_parts"))
     is_prepared = kernels.product and kernels.product.prepared_bytes(1, 1)
     prepare = module.function("prepare_columns") if is_prepared else None
     if kernels.shared_bytes:
@@ -157,7 +163,7 @@ def run(
     prepared.reduce.launch(n_blocks, kernels.threads, stream, call)
     if is_split:
         blocks_per_tile = -(-kernels.tile // kernels.combiners)
-        prepared.combine.launch(n_batch * call.n_tiles * blocks_per_tile, kernels.combiners, stream, call)
+        prepared.combine().launch(n_batch * call.n_tiles * blocks_per_tile, kernels.combiners, stream, call)
     del memory, keep_alive, prepared_alive
 
 

@@ -69,6 +69,8 @@ class Compiler:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         self.version = (major.value, minor.value)
+        # Without textures and the runtime's types, which no text names and which take longer to read than a text.
+        self._minimal = ("--minimal",) if self.version >= (12, 4) else ()
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         result = (ctypes.c_int * count.value)()
@@ -97,7 +99,7 @@ class Compiler:
     def compile(self, text: str, capability: int, options: tuple[str, ...] = ()) -> Code:
         """Code for a device of this compute capability; if the text is refused, the error has the log."""
         architecture, is_cubin = self.target(capability)
-        arguments = ["--std=c++17", *options]
+        arguments = ["--std=c++17", *self._minimal, *options]
         if not any(option.startswith("--gpu-architecture") for option in options):
             arguments.insert(0, f"--gpu-architecture={'sm' if is_cubin else 'compute'}_{architecture}")
         program = ctypes.c_void_p()

@@ -35,8 +35,9 @@ __device__ __forceinline__ Bases find_bases(const Call& call, long long batch) {
     for (int a = 0; a < N_ARRAYS; ++a) bases.data[a] = call.arrays[a].data;
 #pragma unroll 1
     for (int axis = MAX_BATCH - 1; axis >= 0 && batch; --axis) {
-        const long long index = batch % call.batch_shape[axis];
-        batch /= call.batch_shape[axis];
+        const unsigned size = unsigned(call.batch_shape[axis]);  // of at most 2^31 entries
+        const long long index = unsigned(batch) % size;
+        batch = unsigned(batch) / size;
 #pragma unroll
         for (int a = 0; a < N_ARRAYS; ++a) bases.data[a] += index * call.arrays[a].batch_strides[axis];
     }

@@ -6,7 +6,7 @@ extern "C" __global__ void __launch_bounds__(COMBINERS) combine_parts(const __gr
     constexpr int SHARE = (TILE + COMBINERS - 1) / COMBINERS;
     const long long number = blockIdx.x / SHARE;
     const int row_in_tile = int(blockIdx.x % SHARE) * COMBINERS + threadIdx.x;
-    const long long batch = number / call.n_tiles, tile = number - batch * call.n_tiles;
+    const long long batch = unsigned(number) / unsigned(call.n_tiles), tile = number - batch * call.n_tiles;
     long long row = tile * TILE, end = row + TILE, item = tile * call.n_parts, last = item + call.n_parts;
     if (call.tiles) {
         const long long* it = call.tiles + 4 * tile;

@@ -9,13 +9,14 @@ struct Item {
 
 __device__ __forceinline__ Item find_item(const Call& call, long long number) {
     Item item;
-    item.batch = number / call.n_items;
+    // No more than 2^31 of them are launched, and 32 bits are divided by fewer instructions, compiled sooner.
+    item.batch = unsigned(number) / unsigned(call.n_items);
     number -= item.batch * call.n_items;
     if (call.items) {
         const long long* it = call.items + 4 * number;
         item.row = it[0], item.n_rows = it[1] - it[0], item.piece = it[2], item.end = it[3];
     } else {
-        const long long tile = number / call.n_parts;
+        const long long tile = unsigned(number) / unsigned(call.n_parts);
         item.row = tile * TILE;
         item.n_rows = call.n_rows - item.row < TILE ? call.n_rows - item.row : TILE;
         item.piece = number - tile * call.n_parts, item.end = item.piece + 1;
@@ -30,8 +31,10 @@ __device__ __forceinline__ void find_columns(const Call& call, long long piece, 
         return;
     }
     const long long n_blocks = (call.n_columns + BLOCK - 1) / BLOCK;
-    begin = piece * n_blocks / call.n_parts * BLOCK;
-    end = (piece + 1) * n_blocks / call.n_parts * BLOCK;
+    const unsigned n_parts = unsigned(call.n_parts), each = unsigned(n_blocks) / n_parts;
+    const unsigned left = unsigned(n_blocks) - each * n_parts, part = unsigned(piece);
+    begin = (piece * each + part * left / n_parts) * BLOCK;
+    end = ((piece + 1) * each + (part + 1) * left / n_parts) * BLOCK;
     if (end > call.n_columns) end = call.n_columns;
 }
 
