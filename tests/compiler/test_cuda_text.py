@@ -1,5 +1,7 @@
 """The text of kernels over pairs, compiled by the C++ compiler and run on the host, against the reference."""
 
+import re
+
 import host_device
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from pair_cases import (
     random_arrays,
     some_ranges,
 )
+from upsweep._compiler.cuda import nvrtc
+from upsweep._compiler.cuda.pairs import render as pairs_render
 from upsweep._compiler.cuda.pairs import sizes
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
@@ -353,6 +357,64 @@ def test_columns_near_and_far_in_turn(monkeypatch, folder, name, far_rows):
     if far_rows:
         x[40] = 30
     check(of_name(name), [x, y, np.abs(b)], 150, 700, tolerance=3e-5)
+
+
+def near_arrays(n_i, n_j, dim, norm):
+    """Points whose squared norms, relative to the first row and with the kernel's scale, are up to `norm`."""
+    rng = np.random.default_rng(2)
+    x, y = (rng.normal(size=(n, dim)) for n in (n_i, n_j))
+    x[0] = 0
+    for points in (x[1:], y):
+        points *= (rng.uniform(0, 1, len(points)) * norm / (points**2).sum(1))[:, None] ** 0.5
+    scale = np.log2(np.e) ** -0.5  # of exp(-|x - y|^2)
+    return (x * scale).astype(np.float32), (y * scale).astype(np.float32)
+
+
+def tiles_of(monkeypatch, n_polynomials=None):
+    """Collect the sizes of the kernels that are compiled; fix how many of 16 powers of 2 are polynomials."""
+    sizes, compiled = [], nvrtc.fetch_or_compile
+
+    def collect(text, *args):
+        sizes.append({name: int(v) for name, v in re.findall(r"constexpr int (\w+) = (\d+);", text)})
+        return compiled(text, *args)
+
+    monkeypatch.setattr(nvrtc, "fetch_or_compile", collect)
+    if n_polynomials is not None:
+        monkeypatch.setattr(pairs_render, "_polynomials", lambda n: (1 << n_polynomials) - 1)
+    return sizes
+
+
+@pytest.mark.parametrize("dim", [3, 4, 5, 6])
+@pytest.mark.parametrize("n_polynomials", [0, 16])
+def test_near_pairs_one_by_one(device, monkeypatch, dim, n_polynomials):
+    """Every power of 2 within what an exponent wrong by 2^-17 makes of it, at the border of what is near."""
+    sizes, n = tiles_of(monkeypatch, n_polynomials), 8
+    x, y = near_arrays(200, n, dim, 30.9)
+    y[4] = x[7]
+    distance = make("sqdist", variable(0, dim, "i"), variable(1, dim, "j"))
+    formula = make("mul", make("exp", make("neg", distance)), variable(2, n, "j"))
+    squares = ((x.astype(np.float64)[:, None] - y) ** 2).sum(-1)
+    (result,) = host_device.run(PairReduction(formula, "sum"), [x, y, np.eye(n, dtype=np.float32)], 200, n)
+    assert {each["NEAR_POINTS"] for each in sizes} == {dim}
+    errors = abs(result / np.exp(-squares) - 1)
+    assert errors.max() < 2e-5  # coordinates times the scale are rounded, too
+    assert errors[squares < 8].max() < 2**-17
+
+
+@pytest.mark.parametrize("n_i, rows", [(100, 1), (1100, 2), (1100, 4)])
+@pytest.mark.parametrize("norm", [3.0, 30.9])
+def test_sums_of_near_pairs(device, monkeypatch, n_i, rows, norm):
+    """Columns that are no whole tiles, and more of them than a lane adds before its sums become wide."""
+    sizes = tiles_of(monkeypatch)
+    x, y = near_arrays(n_i, 1300, 3, norm)
+    dim = {1: 8, 2: 4, 4: 1}[rows]
+    b = np.random.default_rng(3).uniform(1, 2, (1300, dim)).astype(np.float32)
+    distance = make("sqdist", variable(0, 3, "i"), variable(1, 3, "j"))
+    formula = make("mul", make("exp", make("neg", distance)), variable(2, dim, "j"))
+    check(PairReduction(formula, "sum"), [x, y, b], n_i, 1300, tolerance=3e-6)
+    assert [(each["NEAR_POINTS"], each["ROWS"]) for each in sizes][:1] == [(3, rows)]
+    ranges = some_ranges(np.random.default_rng(4), n_i, 1300, 5)
+    check(PairReduction(formula, "sum"), [x, y, b], n_i, 1300, (), ranges)
 
 
 def test_a_narrow_kernel_keeps_differences(device):

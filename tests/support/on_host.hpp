@@ -131,6 +131,7 @@ static unsigned take_ticket(unsigned* counter) { return __atomic_add_fetch(count
 
 template <class Pointer>
 static void forget_origin(Pointer&) {}
+static void forget_word(unsigned&) {}
 template <class Element>
 static void store_element(char* to, Element x) {
     std::memcpy(to, &x, sizeof x);
@@ -293,10 +294,9 @@ static double of_lane_before(double x, int distance) {
     return x;
 }
 
-static double of_lane(double x, int lane) {
-    const double values[1] = {x};
-    std::memcpy(&x, lanes::tell(values)[lane], sizeof x);
-    return x;
+template <class T>
+static T of_lane(T x, int lane) {
+    return broadcast_from(x, lane);
 }
 
 static unsigned most_of_warp(unsigned x) {

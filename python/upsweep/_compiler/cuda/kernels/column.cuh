@@ -5,7 +5,8 @@ struct Column {
     const real* at;
     int number;
     real held[SHORT ? COLUMN_VALUES : 1];
-    real mma_product;  // the product with one of the thread's rows, where mma_epilogue.cuh has it in a register
+    real mma_product;  // the product with one of the thread's rows, where it is in a register
+    bool by_polynomial;  // whether the power of 2 of that product is
 
     __device__ __forceinline__ Column(const real* columns, int c) : at(columns + c * COLUMN_VALUES), number(c) {
         if (!SHORT) return;

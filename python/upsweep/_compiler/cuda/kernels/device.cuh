@@ -128,6 +128,9 @@ __device__ __forceinline__ void forget_origin(Pointer& address) {
     asm volatile("" : "+l"(address));
 }
 
+// What a word was made of is forgotten, so that it stays in its register.
+__device__ __forceinline__ void forget_word(unsigned& word) { asm volatile("" : "+r"(word)); }
+
 // Into global memory, of which the compiler knows nothing any more where an address has forgotten its origin.
 template <class Element>
 __device__ __forceinline__ void store_element(char* to, Element x) {
@@ -168,7 +171,10 @@ __device__ __forceinline__ void sync_threads(int barrier, int n_threads) {
 __device__ __forceinline__ double of_lane_before(double x, int distance) {
     return __shfl_up_sync(0xffffffffu, x, distance);
 }
-__device__ __forceinline__ double of_lane(double x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+template <class Real>
+__device__ __forceinline__ Real of_lane(Real x, int lane) {
+    return __shfl_sync(0xffffffffu, x, lane);
+}
 
 __device__ __forceinline__ unsigned long long double_as_bits(double x) { return __double_as_longlong(x); }
 __device__ __forceinline__ double bits_as_double(unsigned long long bits) { return __longlong_as_double(bits); }

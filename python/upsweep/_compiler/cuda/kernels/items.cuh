@@ -61,12 +61,6 @@ struct Blocks {
     }
 };
 
-// Squared norms, times what their exponential has as its scale, up to which a squared distance is expanded: the
-// rounding of 2 x.y, at most twice as much, then stays below 2^-17.
-constexpr real NEAR = 64;
-
-__device__ __forceinline__ bool is_far(real minus_norm) { return !(-minus_norm <= NEAR); }
-
 // A scale that is a parameter has gone into the points but for its sign: instead of a multiplication for each pair,
 // there is one body for either. Where all points are near, there is one that expands the squared distance.
 template <int ROWS>
@@ -75,7 +69,7 @@ __device__ __forceinline__ void reduce_formed(
     int n, bool expanded) {
     if (SIGNED && p[SIGN] > 0)
         reduce_block<1>(p, x, state, columns, first, n);
-    else if (EXPANDABLE && expanded)
+    else if (EXPANDABLE && !TILED && expanded)
         reduce_block<2>(p, x, state, columns, first, n);
     else
         reduce_block<0>(p, x, state, columns, first, n);

@@ -6,16 +6,19 @@
 // memory once a tile of TILE rows, which is THREADS * ROWS of them: memory is no limit.
 // Called by: `_backends/cuda/pairs_launch.py`.
 
+__device__ __forceinline__ bool is_far(real minus_norm) { return !(-minus_norm <= NEAR); }
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR) reduce_pairs(const __grid_constant__ Call call) {
     __shared__ __align__(16) real columns[BLOCK * COLUMN_VALUES];
+    __shared__ __align__(16) unsigned words[Near::WORDS];
     const Item item = find_item(call, blockIdx.x);
     const Bases bases = find_bases(call, item.batch);
     real p[PARAMETERS];
     load_parameters(call, bases, item.row, p);
 
     // A warp owns 32 * ROWS rows in sequence; a warp without rows only helps to bring columns.
-    const int first = (threadIdx.x / 32) * 32 * ROWS + threadIdx.x % 32;
-    const bool busy = first - int(threadIdx.x % 32) < item.n_rows;
+    const int first_of_warp = (threadIdx.x / 32) * 32 * ROWS, first = first_of_warp + Near::row_of_lane();
+    const bool busy = first_of_warp < item.n_rows;
     real x[ROWS][ROW_VALUES];
     State state[ROWS];
 #pragma unroll
@@ -24,13 +27,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR) reduce
         load_row(call, bases, p, item.row + (row < item.n_rows ? row : item.n_rows - 1), x[r]);
         clear(state[r]);
     }
-    bool doubled = false, near = EXPANDABLE && !(SIGNED && p[SIGN] > 0);
+    bool near = EXPANDABLE && !(SIGNED && p[SIGN] > 0);
     if (near) {
         bool far = false;
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) far = far || is_far(x[r][NEAR_ROW]);
         near = !__syncthreads_or(far);
     }
+    Near sums;
+    sums.begin(x);
     for (long long piece = item.piece; piece < item.end; ++piece) {
         long long begin, end;
         find_columns(call, piece, begin, end);
@@ -39,19 +44,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR) reduce
             __syncthreads();
             bool far = !near;
             for (int c = threadIdx.x; c < n; c += THREADS) {
-                load_column(call, bases, p, begin + c, columns + c * COLUMN_VALUES);
-                if (EXPANDABLE) far = far || is_far(columns[c * COLUMN_VALUES + NEAR_COLUMN]);
+                real* record = columns + c * COLUMN_VALUES;
+                load_column(call, bases, p, begin + c, record);
+                if (!EXPANDABLE) continue;
+                far = far || is_far(record[NEAR_COLUMN]);
+                if (!far) Near::place(record, c, words);
             }
-            const bool expanded = EXPANDABLE ? !__syncthreads_or(far) : false;
+            const bool all_near = EXPANDABLE ? !__syncthreads_or(far) : false;
             if (!EXPANDABLE) __syncthreads();
-            if (expanded != doubled) {  // exact in both directions
-                doubled = expanded;
-#pragma unroll
-                for (int r = 0; r < ROWS; ++r) scale_row(x[r], doubled ? real(2) : real(0.5));
-            }
-            if (busy) reduce_formed(p, x, state, columns, column_index(begin), n, expanded);
+            if (busy) sums.reduce(p, x, state, columns, column_index(begin), n, words, all_near);
         }
     }
+    if (busy) sums.finish(state);
     const bool empty = call.items ? item.piece == item.end : call.n_columns == 0;
     const long long n_partial = (long long)gridDim.x * TILE;
 #pragma unroll

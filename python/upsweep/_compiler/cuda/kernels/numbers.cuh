@@ -55,5 +55,18 @@ __device__ __forceinline__ real do_exp(real x) {
 __device__ __forceinline__ real at_least_tiny(real x) { return x < real(1e-30) ? real(1e-30) : x; }
 __device__ __forceinline__ real finite_or_0(real x) { return x - x == 0 ? x : real(0); }
 
+// A power of 2 between 2^-125 and 2^125, within 4 units in the last place, without the unit for exponentials.
+__device__ __forceinline__ real exp2_by_polynomial(real x) {
+    const float rounder = 12582912;  // 1.5 * 2^23, beside which the lowest bit is 1
+    const float whole = float(x) + rounder, left = float(x) - (whole - rounder);
+    float y = 0.00132764719f;
+    y = y * left + 0.00967554133f;
+    y = y * left + 0.0555071327f;
+    y = y * left + 0.240221197f;
+    y = y * left + 0.693146967f;
+    y = y * left + 1.00000007f;
+    return bits_as_float(float_as_bits(y) + (float_as_bits(whole) << 23));
+}
+
 // The exponential that `softmax.cuh` takes: float32 formulas come with their scale for powers of 2.
 __device__ __forceinline__ real power(real x) { return sizeof(real) == 8 ? real(exp(double(x))) : real(exp2_fast(x)); }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Program
 
 LONG_PAIRS = ("sqdist", "dot")
+MOST_TILED = 8  # results of a sum, up to which a thread has registers for those of four rows
 LONGEST_CENTRE = 4096  # features: with more, a tile's centre leaves too little shared memory
 
 
@@ -77,6 +78,8 @@ class Functions:
         self.long = self.product is None and any(self.graph.values[n].op in LONG_PAIRS for n in needed)
         sizes = {kind: len(self.components[kind]) * self.long for kind in "ij"}
         self.near = self._near(needed) if self.product is None and not self.long else None
+        # By tensor cores, which pays where an exponential takes most of a pair's time.
+        self.tiled = self.near is not None and request.reduction == "sum" and len(results) <= MOST_TILED
         norm = int(self.near is not None)
         self.sizes = Sizes(
             len(results), len(weights), len(self.parameters), len(self.rows) + sizes["i"] + norm,
@@ -127,7 +130,7 @@ class Functions:
             ),
             pair_struct(len(self.results), len(self.weights), self._pair()),
             self._finish(),
-            self._scale(),
+            *(self._points() if self.tiled else [self._scale()]),
         ]
 
     def _load(self, level: str, at: str, store: str) -> list[str]:
@@ -186,6 +189,9 @@ class Functions:
                 continue
             if value.op == "apart":
                 lines += self._apart(number)
+            elif value.op == "exp2" and self.tiled and value.args == (self.near,):
+                power = f"EXPANDED && y.by_polynomial ? exp2_by_polynomial(v{self.near}) : exp2_fast(v{self.near})"
+                lines.append(f"const real v{number} = {power};")
             elif self.product is not None and value.op in LONG_PAIRS:
                 lines.append(f"const real v{number} = y.product();")
             elif value.op in LONG_PAIRS:
@@ -212,10 +218,43 @@ class Functions:
         expanded = f"y.value({len(self.columns)})"
         for x, y in pairs:
             expanded = f"({x} * {y} + {expanded})"
+        expanded = "y.product()" if self.tiled else f"{expanded} + x[{len(self.rows)}]"
         return [
-            *lines, "if (EXPANDED) {", f"    v{number} = {expanded} + x[{len(self.rows)}];", "} else {",
+            *lines, "if (EXPANDED) {", f"    v{number} = {expanded};", "} else {",
             *("    " + line for line in direct), f"    v{number} = {total};", "}",
         ]  # fmt: skip
+
+    @property
+    def near_points(self) -> int:
+        """The features of the points that tensor cores multiply where they are near."""
+        return len(self.graph.values[self.near].args) // 2 if self.tiled and self.near is not None else 0
+
+    @property
+    def n_row_reads(self) -> int:
+        """The values of a row that pairs read, but for those that only their distance reads."""
+        read = {arg for n in self._others() for arg in self.graph.values[n].args}
+        return len({*self.rows} & (read | {*self.results}))
+
+    @property
+    def n_near(self) -> int:
+        """The instructions of a near pair, but for its distance; products are added to sums by one instruction."""
+        n_fused = sum(self.graph.values[n].op == "mul" for n in {*self.results} & {*self._others()})
+        return len(self._others()) + len(self.results) - n_fused
+
+    def _others(self) -> list[int]:
+        """The values of pairs but for their distance."""
+        needed = self.graph.uses([*self.results, *self.weights])
+        return [n for n in needed if self.graph.level(n) == "ij" and n != self.near]
+
+    def _points(self) -> list[str]:
+        """The functions that take a row's or a column's point, and minus its squared norm, from its values."""
+        assert self.near is not None
+        result, points = [], self.graph.values[self.near].args
+        for name, first, places in (("row", 0, self.rows), ("column", 1, self.columns)):
+            read = [*(places[n] for n in points[first::2]), len(places)]
+            lines = [f"point[{k}] = values[{place}];" for k, place in enumerate(read)]
+            result.append(function(f"void point_of_{name}(const real* values, real* point)", lines))
+        return result
 
     def _scale(self) -> str:
         """The function that doubles or halves the points of a row."""

@@ -51,6 +51,7 @@ class LoopedFunctions:
     product: Product | None = None
     sign: int | None = None
     near: int | None = None
+    near_points = n_row_reads = n_near = 0
 
     def __init__(self, program: Program, request: Request, scale: float) -> None:
         self.program, self.scale = program, scale

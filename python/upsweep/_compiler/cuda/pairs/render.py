@@ -31,6 +31,9 @@ SHARED_BYTES = 32 * 1024  # of columns at most
 MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
 REGISTERS = 65536  # of a processor
 UNROLLED_INSTRUCTIONS = 900  # of a loop's body: eight columns of a Gaussian, 6 % faster than four
+# Cycles that the unit for exponentials takes for those of a warp, and that an instruction takes beside them, as
+# measured on an H200 in November 2026; instructions of a polynomial in the place of an exponential.
+EXPONENTIAL, INSTRUCTION, POLYNOMIAL = 8, 1.4, 9
 CHUNK = 4  # columns that are looked at together by those who seek extremes
 # Division and square root within 2 units in the last place, subnormal numbers taken as zero.
 FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
@@ -76,7 +79,11 @@ class Kernels:
             state = n * max(k, 1) * (wide + index) + n * CHUNK * wide
             partial = n * max(k, 1) * (4 * wide + 8)
         a_row = sizes.rows * wide + state
-        rows = next((r for r, most in ((8, 64), (4, 80), (2, 150)) if r * a_row <= most), 1)
+        limits: tuple[tuple[int, int], ...] = ((8, 64), (4, 80), (2, 150))
+        if writer.near_points:  # a lane has four rows' sums, parts of two multiplications, and what pairs read
+            a_row += 4 * (n + writer.n_row_reads) + 8 * (writer.near_points // 4 + 1)
+            limits = ((4, 80), (2, 120))
+        rows = next((r for r, most in limits if r * a_row <= most), 1)
         rows = 1 if product else min(rows, request.rows or rows)
         record = _padded(sizes.columns, wide)
         n_bytes = max(record, 1) * 4 * wide
@@ -88,10 +95,11 @@ class Kernels:
         # At most 128 columns in shared memory at a time: the error of a float32 sum of them is bounded by that.
         fitting = next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
         # Both bodies of a softmax and the candidates of the K smallest take more than their states.
-        spare = 24 if name == "sum" or not (name in FAMILIES or k) else 40
+        spare = 44 if writer.near_points else 24 if name == "sum" or not (name in FAMILIES or k) else 40
         is_float, indexed = not name.startswith("arg"), "arg" in name
         n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
         self.sizes, self.rows, self.record, self.sums = sizes, rows, record, sums
+        self.near_points = writer.near_points
         self.registers = min(rows * a_row + 2 * min(record, 32) * wide + spare, 255)
         self.product = product and (
             Float16Sizes.of(product, sizes, request, max(record, 1))
@@ -111,10 +119,15 @@ class Kernels:
             self._constants(writer, request), *map(kernel_text, ("device", "numbers", "call", "column")),
             *writer.texts(), *map(kernel_text, ("chunk", _family(request), "items")),
         ]  # fmt: skip
-        files = self.product.files() if self.product else ("kernel",)
-        self.text = "\n".join([*known, *map(kernel_text, files)])
+        self.text = "\n".join([*known, *map(kernel_text, self._files())])
         # Apart, since it takes a fifth of the time to compile, and few columns are not cut into parts.
         self.combining_text = "\n".join([*known, kernel_text("combine")])
+
+    def _files(self) -> tuple[str, ...]:
+        """The parts of the kernel's text that differ by who makes a pair's distance."""
+        if self.product:
+            return self.product.files()
+        return ("near_tiles" if self.near_points else "near_rows", "kernel")
 
     def _constants(self, writer: Functions | LoopedFunctions, request: Request) -> str:
         """The types and sizes at the start of the text."""
@@ -142,7 +155,10 @@ class Kernels:
         names |= self.product.names() if self.product else {}
         of_formula = {
             "SIGNED": writer.sign is not None, "SIGN": writer.sign or 0, "EXPANDABLE": writer.near is not None,
-            "NEAR_ROW": max(self.sizes.rows - 1, 0), "NEAR_COLUMN": max(self.sizes.columns - 1, 0),
+            "TILED": self.near_points > 0, "NEAR_POINTS": self.near_points,
+            "NEAR_UNROLLED": 2 if self.rows > 1 else 1,
+            "POLYNOMIALS": _polynomials(writer.n_near), "NEAR_ROW": max(self.sizes.rows - 1, 0),
+            "NEAR_COLUMN": max(self.sizes.columns - 1, 0),
         }  # fmt: skip
         lines = [
             f"typedef {real} real;",
@@ -157,9 +173,20 @@ class Kernels:
 
     def _unrolled(self) -> int:
         """Columns in one turn of the inner loop: as long as its instructions fit their cache well."""
-        return next(
-            (u for u in (8, 4, 2) if u * self.rows * self.sizes.n_instructions <= UNROLLED_INSTRUCTIONS), 1
-        )
+        most = UNROLLED_INSTRUCTIONS // (self.rows * self.sizes.n_instructions or 1)
+        if self.near_points:  # another body; few rows are done before a longer one is compiled
+            most = min(most, 4) if self.rows > 1 else 1
+        return next((u for u in (8, 4, 2) if u <= most), 1)
+
+
+def _polynomials(n_instructions: int) -> int:
+    """Of 16 near pairs of so many instructions each, a bit for each whose power of 2 is a polynomial.
+
+    So many that the unit for exponentials and the scheduler take the same time, distributed evenly.
+    """
+    left = EXPONENTIAL - INSTRUCTION * n_instructions
+    count = max(0, round(16 * left / (EXPONENTIAL + INSTRUCTION * (POLYNOMIAL - 1))))
+    return sum(1 << (15 - 16 * k // count) for k in range(count))
 
 
 def _padded(n: int, wide: int) -> int:
