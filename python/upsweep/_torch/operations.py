@@ -43,7 +43,7 @@ def eager(run: Callable[..., Any], save: Callable[..., None], backward: Callable
         save(ctx, inputs, outputs)
         return outputs
 
-    return _differentiable(forward=forward, backward=backward).apply
+    return differentiable(forward=forward, backward=backward).apply
 
 
 def unprepared(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def unprepared(forward: Callable[..., Any], backward: Callable[..., Any]) -> Cal
     `Function.apply` unwraps its arguments first, which takes a third of a small call.
     """
     apply: Callable[..., Any] = super(
-        torch.autograd.Function, _differentiable(forward=forward, backward=backward)
+        torch.autograd.Function, differentiable(forward=forward, backward=backward)
     ).apply
     return apply
 
@@ -69,12 +69,12 @@ def transformed(
     run: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any], vmap: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return the differentiable function that torch.func's transforms take."""
-    return _differentiable(
+    return differentiable(
         forward=run, setup_context=save, backward=backward, vmap=vmap, jvp=lambda *_: refuse_forward()
     ).apply  # fmt: skip
 
 
-def _differentiable(**methods: Callable[..., Any]) -> Any:
+def differentiable(**methods: Callable[..., Any]) -> Any:
     members = {name: staticmethod(method) for name, method in methods.items()}
     return type("Differentiable", (torch.autograd.Function,), members)
 

@@ -23,6 +23,7 @@ from upsweep._torch import executors, operations, scan
 from upsweep._torch.graph_breaks import graph_break
 from upsweep._utils.lru_cache import LRUCache
 
+MOST_KNOWN = 8  # features of gradients that are computed with a sum: more take as long as a sum of their own
 Problem = Any  # upsweep.pairs.function.PairProblem
 Function = Any  # upsweep.pairs.function.PairFunction
 
@@ -110,7 +111,10 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        problem, mask, (*tensors, result) = ctx.problem, ctx.mask, ctx.saved_tensors
+        problem, mask, n_arrays = ctx.problem, ctx.mask, len(ctx.needs_input_grad) - 2
+        tensors, (result, *known) = ctx.saved_tensors[:n_arrays], ctx.saved_tensors[n_arrays:]
+        # With create_graph=True, a gradient needs the derivatives of its formula.
+        of_one = {} if torch.is_grad_enabled() else dict(zip(getattr(ctx, "known", ()), known))
         positions = tuple([n for n in range(len(tensors)) if ctx.needs_input_grad[n + 2]])
         pullbacks = dict(adjoint.pullbacks(problem.reduction, positions, len(tensors)))
         operands = [*tensors, cotangent, *_residuals(problem, tensors, result)] if pullbacks else []
@@ -121,7 +125,10 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
                 # 0, so that torch.autograd.grad takes an input that drops out of the formula.
                 gradients[position + 2] = torch.zeros_like(tensor)
                 continue
-            (gradient,) = _reduced(problem.with_reduction(pullbacks[position]), operands, mask)
+            if position in of_one:
+                gradient = cotangent * of_one[position]
+            else:
+                (gradient,) = _reduced(problem.with_reduction(pullbacks[position]), operands, mask)
             gradient = _masked(gradient, tensors, mask)
             axes = adjoint.broadcast_axes(gradient.shape, tensor.shape)
             if axes:
@@ -157,7 +164,36 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         return results, (0,) * len(results)
 
 
-_eager = operations.eager(_Reduction.forward, _Reduction.setup_context, _Reduction.backward)
+def _forward(ctx: Any, problem: Problem, mask: int | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The results; a backward pass is likely, so they come with gradients that take little more then."""
+    known = _row_gradients(problem, ctx.needs_input_grad[2:])
+    if not known:
+        results = _run(problem, tensors)
+        _Reduction.setup_context(ctx, (problem, mask, *tensors), results)
+        return results
+    (both,) = _run(problem.with_reduction(adjoint.with_gradients(problem.reduction, tuple(known))), tensors)
+    total, *gradients = both.split([1, *known.values()], -1)
+    results = (total.clone(memory_format=torch.contiguous_format),)
+    ctx.problem, ctx.mask, ctx.known = problem, mask, tuple(known)
+    ctx.save_for_backward(*tensors, *results, *gradients)
+    return results
+
+
+def _row_gradients(problem: Problem, needed: Sequence[bool]) -> dict[int, int]:
+    """The dims, by position, of the row variables whose gradients are computed with the result.
+
+    Both together take little more time than the gradients alone. Results of half precision would be rounded twice.
+    """
+    reduction = problem.reduction
+    if reduction.reduction != "sum" or reduction.formula.dim != 1 or reduction.dtype not in ("float32", "float64"):
+        return {}
+    dims = {
+        v.static[0]: v.dim for v in reduction.variables if v.static[1] == reduction.rows and needed[v.static[0]]
+    }
+    return dims if sum(dims.values()) <= MOST_KNOWN else {}
+
+
+_eager = operations.differentiable(forward=_forward, backward=_Reduction.backward).apply
 
 
 def _with_vmap_batch(tensor: Tensor, dim: int | None, n_batch: int) -> Tensor:

@@ -20,7 +20,7 @@ from functools import reduce, wraps
 from typing import Any, TypeVar
 
 from upsweep._compiler.formulas.derivative import differential, gradients
-from upsweep._compiler.formulas.nodes import Node, make, substitute, variable, variables, zero
+from upsweep._compiler.formulas.nodes import Node, constant, make, substitute, variable, variables, zero
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._utils.lru_cache import LRUCache
 
@@ -74,6 +74,17 @@ def pullbacks(
         ))
         for v, formula in zip(of, formulas)
     )  # fmt: skip
+
+
+@_cached
+def with_gradients(reduction: PairReduction, positions: tuple[int, ...]) -> PairReduction:
+    """A sum of dim 1 and, behind it, its gradients with respect to row variables, for a cotangent of 1.
+
+    Its rows multiplied by another cotangent are the gradients for that one: a pair's exponential is computed once.
+    """
+    of = tuple(v for v in reduction.variables if v.static[0] in positions)
+    parts = gradients(reduction.formula, of, constant(1.0))
+    return replace(reduction, formula=reduce(lambda a, b: make("concat", a, b), parts, reduction.formula))
 
 
 def _of_exponentials(
