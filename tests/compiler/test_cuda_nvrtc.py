@@ -197,7 +197,7 @@ def test_single_passes_compile(compiler, n_states, length, dtype):
     assert bool(tile.stages) == (length > 5000)
     request = ScanRequest(
         dtype, (Stream(dtype, step=size), Stream(dtype)), (dtype,), (None,) * n_states, (dtype,) * n_states, 2,
-        True, 1, tile.blocks, 1, False, form, tile, (-size,),
+        True, 1, tile.blocks, 1, False, form, tile=tile, output_steps=(-size,),
     )  # fmt: skip
     created = ScanKernels(reading.recurrence, request)
     assert created.threads == tile.threads and created.shared_bytes <= 227 * 1024
