@@ -8,7 +8,7 @@ namespace upsweep {
 
 constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone in its line
 
-enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines, kPersistentLines };
+enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines, kPersistentLines, kHeldColumns, kWideColumns };
 
 // What a launch leaves out: axes that it is repeated over, and the bytes that arrays move along them.
 constexpr int kMostArrays = 9;
@@ -42,8 +42,8 @@ struct Plan {
   bool aligned;                    // typed lines: all of them begin on a vector's boundary, in every array
   bool simple;                     // lines that StagedEnds<true> may take
   int32_t width;                   // lanes of a short line; columns of a block, of split ones
-  int32_t warps;                   // of a block that walks along a line, or holds a part of it
-  int32_t each;                    // packed lines of a warp
+  int32_t warps;                   // of a block that walks along a line, or holds a part of it, or columns
+  int32_t each;                    // packed lines of a warp; steps of a thread that holds a part of a column
   bool long_runs;                  // split lines whose lanes take SplitTuning::kRunVectors vectors each
   int64_t tile, tiles;             // steps of a tile, tiles of a line
   int64_t blocks;                  // of 32 columns, or fewer

@@ -72,6 +72,31 @@ struct ColumnTuning {
   static constexpr int kGroup = 16;
 };
 
+// Columns that one block holds, all steps of them.
+struct HeldTuning {
+  static constexpr int kColumns = 8;          // of a block: 32 bytes of float32 of each step, the least that is read
+  // Steps of a thread and warps of a block, the first one that holds all steps.
+  struct Shape {
+    int run, warps;
+  };
+  static constexpr Shape kShapes[] = {{8, 8}, {16, 8}, {16, 16}, {32, 16}};
+  static constexpr int64_t kBlocks = 1 << 13;   // at most
+};
+
+// Columns of which a thread walks along each few.
+struct WideTuning {
+  static constexpr int kColumns = 2;          // of a thread
+  static constexpr int kThreads = 64;         // of a block
+  // Of a thread's elements on their way, and steps at most.
+  static constexpr int kBytes = 256, kMostSteps = 32;
+  static constexpr int64_t kLines = 32768;    // columns that fill the device: half as many are as fast in blocks of 32
+};
+// Steps of them on their way, for an element of `item` bytes.
+constexpr int wide_steps(int64_t item, bool gated) {
+  const int64_t steps = WideTuning::kBytes / (WideTuning::kColumns * item * (gated ? 2 : 1));
+  return static_cast<int>(steps < WideTuning::kMostSteps ? steps : WideTuning::kMostSteps);
+}
+
 // Of what blocks of steps do to a state: nothing is written, and nobody waits for anyone.
 struct ReduceTuning {
   static constexpr int kThreads = 128;        // of a block

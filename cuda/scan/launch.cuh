@@ -2,14 +2,17 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 
 #include "scan/backward_lines.cuh"
 #include "scan/launch.hpp"
 #include "scan/cluster_lines.cuh"
 #include "scan/columns.cuh"
+#include "scan/held_columns.cuh"
 #include "scan/lines.cuh"
 #include "scan/persistent_lines.cuh"
 #include "scan/split_columns.cuh"
+#include "scan/wide_columns.cuh"
 
 namespace upsweep {
 
@@ -149,6 +152,19 @@ cudaError_t launch_columns(const Plan& plan, const Workspace& w, cudaStream_t st
   return cudaGetLastError();
 }
 
+template <class T, int kShape>
+cudaError_t launch_held_columns(const Plan& plan, cudaStream_t stream) {
+  constexpr HeldTuning::Shape shape = HeldTuning::kShapes[kShape];
+  if (plan.each == shape.run && plan.warps == shape.warps) {
+    const HeldPowers powers(plan.problem.gamma_re, shape.run);
+    scan_held_columns<T, shape.run, shape.warps>
+        <<<plan.blocks, shape.warps * 32, 0, stream>>>(plan.problem, powers);
+    return cudaGetLastError();
+  }
+  if constexpr (kShape > 0) return launch_held_columns<T, kShape - 1>(plan, stream);
+  else return cudaErrorInvalidConfiguration;
+}
+
 inline bool is_columns(const Plan& plan) { return plan.regime == kColumns || plan.regime == kSplitColumns; }
 
 template <class T, bool kReverse, bool kGated, bool kResets>
@@ -179,6 +195,15 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
 template <class T, bool kGated, bool kResets>
 cudaError_t launch_typed_with(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
   if (is_columns(plan)) return launch_columns<Typed<T>, kGated, kResets>(plan, w, stream);
+  if constexpr (!kResets) {
+    if (plan.regime == kWideColumns) {
+      scan_wide_columns<T, kGated><<<plan.blocks, WideTuning::kThreads, 0, stream>>>(plan.problem);
+      return cudaGetLastError();
+    }
+    if constexpr (!kGated && sizeof(T) <= 4)
+      if (plan.regime == kHeldColumns)
+        return launch_held_columns<T, std::size(HeldTuning::kShapes) - 1>(plan, stream);
+  }
   return plan.reverse ? launch_typed_lines<T, true, kGated, kResets>(plan, w, stream, n_processors)
                       : launch_typed_lines<T, false, kGated, kResets>(plan, w, stream, n_processors);
 }

@@ -1,4 +1,5 @@
-// Few columns, split over blocks: a block for each tile of 8, 16 or 32 columns. Tiles look back for the states before them.
+// Few columns, split over blocks: a block for each tile of 8, 16 or 32 columns. Tiles look back for the states before them,
+// unless one tile holds all steps.
 //
 // Tiles are handed out in increasing order from a counter, so a tile waits only for blocks that already run. As along
 // lines (scan/look_back.cuh), the tiles of a block of columns form groups, and these families: a tile publishes what it
@@ -315,7 +316,7 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, kSplitBlocks<Elemen
   __shared__ bool doubtful[32];
   __shared__ uint32_t ticket;
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1u;
+  if (threadIdx.x == 0) ticket = tiles > 1 ? atomicAdd(w.counter, 1u) + 1u : blockIdx.x;
   if (warp == 0) doubtful[threadIdx.x] = false;
   __syncthreads();
   // The first tiles of all blocks of columns, then the second ones: a tile's predecessor has then long begun.
@@ -324,18 +325,20 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, kSplitBlocks<Elemen
   const ColumnLane lane(width);
   const int runs = kWarps * (32 / width);
   const ColumnBlock<Element, kGated, kSteps> block(p, block_index, lane, runs * static_cast<int>(Chain::kFamily));
-  const bool is_last = tile + 1 == tiles, whole = block.full && !is_last;
   const int64_t begin = (tile * runs + warp * (32 / width) + lane.run) * kSteps;
+  // Of the warp: whether all of its steps and columns exist, and whether no final state is among them.
+  const bool is_last = tile + 1 == tiles, full = block.full && (tile * runs + (warp + 1) * (32 / width)) * kSteps <= p.length;
+  const bool whole = full && !(is_last && p.final_state.data);
   Piece piece;
   if constexpr (Piece::kStaged) {
     using Stage = ColumnStage<typename Element::Raw, kGated, kSteps>;
     const int stage = warp * Stage::kAllVectors;
-    Stage::template fetch<Element>(p, block, aligned && whole, begin, Piece::steps_left(p, block.inside, begin), stage);
+    Stage::template fetch<Element>(p, block, aligned && full, begin, Piece::steps_left(p, block.inside, begin), stage);
     commit_copies();
     piece.take(p, stage, block.reset, block.inside, begin);
     wait_for_copies<0>();
     __syncwarp();
-  } else if (whole) {
+  } else if (full) {
     piece.template load<true>(p, block.x, block.gates, block.reset, block.inside, begin);
   } else {
     piece.template load<false>(p, block.x, block.gates, block.reset, block.inside, begin);

@@ -1,4 +1,4 @@
-"""The kernel of split columns (cuda/scan/split_columns.cuh), compiled by the C++ compiler for the host.
+"""The kernels of split, held and wide columns (cuda/scan), compiled by the C++ compiler for the host.
 
 Threads are fibers; two blocks run at the same time and wait for each other. Only nvcc and launches are not tested.
 """
@@ -15,6 +15,7 @@ SMALLER = {
     "kSplitBytes = 128": "kSplitBytes = 32",
     "kGroup = 16": "kGroup = 8",
     "kNarrowTiles = 264": "kNarrowTiles = 4",
+    "kLines = 32768": "kLines = 256",
 }
 # The inline assembly that this kernel executes.
 REPLACED = {
@@ -36,7 +37,9 @@ static unsigned atomicAdd(unsigned* counter, unsigned by) {
     return __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
 }
 #include "plan/scan.cpp"
+#include "scan/held_columns.cuh"
 #include "scan/split_columns.cuh"
+#include "scan/wide_columns.cuh"
 
 namespace upsweep {
 struct Call {
@@ -55,8 +58,31 @@ void launch(const Plan& plan, const Call& call) {
     const unsigned n_blocks = unsigned(plan.blocks * plan.tiles), n_threads = ColumnTuning::kWarps * 32;
     fibers::Launch<Call>::run(run_block<Element, kGated, kResets>, call, n_blocks, n_threads, 2);
 }
+template <class T, bool kGated>
+void run_wide(Call c) {
+    scan_wide_columns<T, kGated>(c.p);
+}
+template <class T, int kShape>
+void run_held(Call c) {
+    constexpr HeldTuning::Shape shape = HeldTuning::kShapes[kShape];
+    scan_held_columns<T, shape.run, shape.warps>(c.p, HeldPowers(c.p.gamma_re, shape.run));
+}
+template <class T, int kShape = 0>
+void launch_held(const Plan& plan, const Call& call) {
+    constexpr HeldTuning::Shape shape = HeldTuning::kShapes[kShape];
+    if (plan.each == shape.run && plan.warps == shape.warps)
+        return fibers::Launch<Call>::run(run_held<T, kShape>, call, unsigned(plan.blocks), shape.warps * 32, 2);
+    if constexpr (kShape + 1 < sizeof(HeldTuning::kShapes) / sizeof(shape)) launch_held<T, kShape + 1>(plan, call);
+}
 template <class Element, bool kGated>
 void launch_any(const Plan& plan, const Call& call) {
+    if constexpr (kStagesColumns<Element>) {
+        using T = typename Element::Raw;
+        if (plan.regime == kHeldColumns) return launch_held<T>(plan, call);
+        const unsigned n_blocks = unsigned(plan.blocks), n_threads = WideTuning::kThreads;
+        if (plan.regime == kWideColumns)
+            return fibers::Launch<Call>::run(run_wide<T, kGated>, call, n_blocks, n_threads, 2);
+    }
     if constexpr (!kStagesColumns<Element>) launch<Element, kGated, true>(plan, call);
     else if (plan.problem.reset.data) launch<Element, kGated, true>(plan, call);
     else launch<Element, kGated, false>(plan, call);
@@ -72,7 +98,9 @@ using namespace upsweep;
 extern "C" const char* upsweep_cuda_last_error() { return "no plan of split columns"; }
 extern "C" int upsweep_cuda_plan_scan(const upsweep_scan* scan, int, upsweep_plan* result) {
     Plan plan;
-    if (make_plan(*scan, {132, true, 227 * 1024}, &plan) || plan.regime != kSplitColumns) return UPSWEEP_INVALID;
+    if (make_plan(*scan, {132, true, 227 * 1024}, &plan)) return UPSWEEP_INVALID;
+    if (plan.regime != kSplitColumns && plan.regime != kHeldColumns && plan.regime != kWideColumns)
+        return UPSWEEP_INVALID;
     *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, 1, plan.workspace_bytes};
     return 0;
 }

@@ -27,7 +27,7 @@ from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 
 REGIMES = (  # by upsweep_plan.regime
     "nothing", "short lines", "lines", "split lines", "columns", "split columns", "window", "packed lines",
-    "cluster lines", "persistent lines",
+    "cluster lines", "persistent lines", "held columns", "wide columns",
 )  # fmt: skip
 COUNT_REGIMES = ("nothing", "tables", "memory", "parts", "rows")  # by upsweep_count_plan.regime
 SUM_REGIMES = ("nothing", "own tables", "replicas", "memory")  # the same, with weights
@@ -136,7 +136,9 @@ def check_split_lines():
 
 
 def check_columns():
-    """Interleaved lines: one block for each 32 columns, and columns that are split over blocks."""
+    """Interleaved lines: a thread for two columns, a block for 8 or 32, and columns that are split over blocks."""
+    for dtype in (np.float16, np.float32, np.float64):
+        check_scans((19, 1 << 15), dtype, axis=0, options=dtype == np.float32)
     for dtype in (np.float16, BFLOAT16, np.float32, np.float64, np.complex64, np.int64):
         options = dtype == np.float32
         check_scans((150, 9001), dtype, 0, options)
@@ -398,7 +400,7 @@ ON_HOST = ("lines", "split lines", "columns", "windows", "aggregates", "counts",
 COVERAGE = {
     "lines": {"packed lines", "short lines", "lines", "cluster lines"},
     "split lines": {"split lines", "persistent lines"},
-    "columns": {"columns", "split columns"},
+    "columns": {"columns", "split columns", "held columns", "wide columns"},
     "windows": {"window"},
     "aggregates": {"aggregates: short lines", "aggregates: lines", "aggregates: columns"},
     "counts": {f"counts: {name}" for name in COUNT_REGIMES[1:]},
