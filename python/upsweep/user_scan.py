@@ -174,7 +174,9 @@ class _Scan:
         NVRTC compiles from the update at the first call. Nothing synchronises, and a CUDA graph can capture later
         calls. Numbers of the host among the arguments become part of the formula. On a device, columns are few
         below 8192, and time is cut from 1024 steps on; the kernels of `linear_recurrence` run
-        ``gates * state + tokens``. The path depends on the update and the shape alone.
+        ``gates * state + tokens``. There, states that do not depend on each other run parallel in time together,
+        such as a maximum and a minimum, and so does an argmax that begins again where a flag is true. The path
+        depends on the update and the shape alone.
 
         Compiled scans are cached with the update, for up to 64 signatures, while the variables that it captures
         keep their values: a later call on arrays of the same shapes, strides and dtypes costs some microseconds

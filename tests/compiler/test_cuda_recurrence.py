@@ -7,6 +7,7 @@ import upsweep
 from device_scan_cases import (
     AFFINE,
     ALL_STATES,
+    INDEPENDENT,
     KINDS,
     OTHERS,
     cell,
@@ -132,6 +133,19 @@ def test_other_updates_in_chunks(place, name):
     for length in (1000, 2503):
         x = np.round(random(length), 2)
         check(place, update, init, with_places(name, x), parallel=True, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_independent_states_in_chunks(place, name):
+    update, init = INDEPENDENT[name]
+    for shape in ((1000,), (2503,), (1100, 3)):
+        x = np.round(random(shape), 2)
+        check(place, update, init, with_places(name, x), parallel=True, tolerance=1e-9)
+    x[100], x[600] = np.nan, np.inf
+    states = [random(3, np.float64, n) for n in range(len(init))]
+    with np.errstate(all="ignore"):
+        check(place, update, init, with_places(name, x[:, 0]), parallel=True)
+        check(place, update, tuple(states), with_places(name, np.asfortranarray(x)), parallel=True)
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38])

@@ -4,7 +4,7 @@ import numpy as np
 from upsweep import reference
 from upsweep._backends.cuda import user_scan_launch
 from upsweep._backends.cuda.descriptor import ScanArrays
-from upsweep._compiler.recurrences.associative import find_monoid
+from upsweep._compiler.recurrences.associative import find_monoid, find_product
 from upsweep._compiler.recurrences.trace import trace
 from upsweep._core.user_scan import ScanSpec
 
@@ -70,7 +70,9 @@ def scan(place, update, init, xs, parallel=False, dtypes=None):
     sent = [place.send(np.broadcast_to(x, shape)) for x in arrays]
     outputs = [place.poisoned(arrays[0], shape, dtype) for dtype in dtypes or traced.output_dtypes]
     finals = [place.poisoned(None, columns, dtype) for dtype in traced.state_dtypes]
-    monoid = find_monoid(traced.recurrence)[0] if parallel else None
+    monoid = None
+    if parallel:
+        monoid = find_monoid(traced.recurrence)[0] or find_product(traced.recurrence)[0]
     assert (monoid is not None) == parallel
     operands = ScanArrays(
         sent, [array for array, _ in outputs],
@@ -126,6 +128,31 @@ OTHERS = {
         lambda s, x: (np.where(x[0] <= s[0], x[0], s[0]), np.where(x[0] <= s[0], x[1], s[1])), (9.0, -1.0)
     ),
 }  # fmt: skip
+
+
+def argmax_with_resets(s, x):
+    reset, beats = x[0] > 0.97, s[0] < x[0]
+    return tuple(np.where(reset, first, np.where(beats, new, old)) for first, new, old in zip((-x[0], -1.0), x, s))
+
+
+def argmin_after_resets(s, x):
+    """The states are dropped before the step, as by ``reset=``; the last of equal keys is kept."""
+    a, b = (np.where(x[0] > 0.97, 0.0, each) for each in s)
+    return np.where(x[0] <= a, x[0], a), np.where(x[0] <= a, x[1], b)
+
+
+INDEPENDENT = {
+    "max and min": (lambda s, x: (np.maximum(s[0], x), np.minimum(s[1] + 0.01, x)), (0.25, -0.5)),
+    "four states": (
+        lambda s, x: (
+            (s[0] + x, np.maximum(s[1] - 0.01, x), 0.9 * s[2] + 0.1 * s[3] + x, 0.5 * s[3] - 0.2 * s[2]),
+            s[0] * s[1] + s[2],
+        ),
+        (0.25, -0.5, 1.0, 2.0),
+    ),
+    "argmax with resets": (argmax_with_resets, (-9.0, -1.0)),
+    "argmin after resets": (argmin_after_resets, (9.0, -1.0)),
+}
 
 ALL_STATES = {
     "kept": lambda s, x: np.where(x > 0, 0.5 * s + x, s),

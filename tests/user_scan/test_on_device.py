@@ -104,6 +104,15 @@ def test_time_in_parallel():
     assert "linear_recurrence" in upsweep.scan.explain(gated, 0.0, (on(x), on(x))).why
     half = on(x.astype(np.float16))
     assert "linear_recurrence" not in upsweep.scan.explain(gated, 0.0, (half, half)).why
+    both = lambda s, x: (np.maximum(s[0], x), np.minimum(s[1], x))  # noqa: E731
+    assert "each by itself: max, min" in upsweep.scan.explain(both, (0.0, 0.0), on(x)).why
+    assert upsweep.scan.explain(both, (0.0, 0.0), x).path == "sequential in time"  # on the host
+    check(both, (0.5, -0.5), x)
+    counts = lambda s, x: (s[0] + (x > 0), np.maximum(s[1], x))  # noqa: E731
+    assert "each by itself: integers, max" in upsweep.scan.explain(counts, (2**60 + 1, -1.0), on(x)).why
+    check(counts, (2**60 + 1, -1.0), x)
+    crossed = lambda s, x: (np.maximum(s[1], x), np.minimum(s[0], x))  # noqa: E731
+    assert "neither affine" in upsweep.scan.explain(crossed, (0.0, 0.0), on(x)).why
 
 
 def test_gates_and_tokens_go_to_linear_recurrence(fake_cuda):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep._arrays import Array, DeviceView
-from upsweep._compiler.recurrences.associative import Monoid, find_linear, find_monoid
+from upsweep._compiler.recurrences.associative import Monoid, Product, find_linear, find_monoid, find_product
 from upsweep._compiler.recurrences.recurrence import Recurrence, with_constants
 from upsweep._core.layout import moveaxis
 
@@ -98,14 +98,18 @@ _DEVICE = 8192, 1024
 
 def choose_path(
     spec: ScanSpec, *, on_device: bool = False, are_plain: bool = True
-) -> tuple[Monoid | None, Explanation]:
+) -> tuple[Monoid | Product | None, Explanation]:
     """Choose how to run: with a monoid time is parallel, with None it is sequential.
 
     The spec of a scan on a device is that after `with_host_numbers`. `are_plain` says whether `linear_recurrence`
     takes the dtypes of the inputs, and returns those of the results.
     """
     n_columns = math.prod(spec.columns)
+    monoid: Monoid | Product | None
     monoid, why = find_monoid(spec.recurrence)
+    if monoid is None and on_device:
+        monoid, why_product = find_product(spec.recurrence)
+        why = why_product or why
     if monoid is None:
         return None, Explanation("sequential in time", why)
     columns, length = _DEVICE if on_device else _HOST

@@ -16,7 +16,7 @@ import numpy as np
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import DeviceView, Operand
-from upsweep._compiler.recurrences.associative import Monoid
+from upsweep._compiler.recurrences.associative import Monoid, Product
 from upsweep._compiler.recurrences.operations import apply
 from upsweep._compiler.recurrences.recurrence import with_parameters
 from upsweep._compiler.recurrences.trace import Structure, Traced, as_argument, cached_trace, structure_of
@@ -53,7 +53,7 @@ class Problem:
             **{label("init", self.state_structure, n): s for n, s in enumerate(self.user_states)},
         }
 
-    def path(self) -> tuple[Monoid | None, Explanation]:
+    def path(self) -> tuple[Monoid | Product | None, Explanation]:
         """How the call runs."""
         if self.placement is None:
             return choose_path(self.spec)

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import upsweep
-from device_scan_cases import AFFINE, OTHERS, DevicePlace, cell, check, mixed, scan, with_places
+from device_scan_cases import AFFINE, INDEPENDENT, OTHERS, DevicePlace, cell, check, mixed, scan, with_places
 from helpers import random
 from upsweep._backends.cuda import library
 from upsweep._backends.cuda.memory import DeviceMemory
@@ -63,6 +63,14 @@ def test_other_updates_in_chunks(place, name):
     update, init = OTHERS[name]
     for length in (1000, 100_011):
         x = np.round(random(length), 2)
+        check(place, update, init, with_places(name, x), parallel=True, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_independent_states_in_chunks(place, name):
+    update, init = INDEPENDENT[name]
+    for shape in ((1000,), (100_011,), (5000, 30)):
+        x = np.round(random(shape), 2)
         check(place, update, init, with_places(name, x), parallel=True, tolerance=1e-9)
 
 

@@ -20,6 +20,7 @@ from upsweep._backends.cpu._user_scans import Kernel, Plan, Spans, Sums
 from upsweep._compiler.llvm.scans import chunk_aggregates
 from upsweep._compiler.llvm.scans import kernel as compiled
 from upsweep._compiler.llvm.target import TARGETS
+from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.integers import as_word
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, lifted, n_parameters
 from upsweep._core.layout import memory_order, merge_axes, new_array
@@ -99,6 +100,7 @@ class LaunchPlan:
     ) -> None:  # fmt: skip
         arrays, columns, recurrence, dtype = [*inputs, *outputs], spec.columns, spec.recurrence, spec.dtype
         monoid, _ = choose_path(spec)
+        assert monoid is None or isinstance(monoid, Monoid)
         self.is_parallel = monoid is not None  # in time
         n_dims = len(columns)
         self._offsets = offsets or [0] * len(arrays)

@@ -33,7 +33,7 @@ from upsweep._compiler.cuda.scans.single_pass import (
     workspace_bytes,
 )
 from upsweep._compiler.formulas.nodes import Node
-from upsweep._compiler.recurrences.associative import Monoid, matrix_powers, repeated_factor
+from upsweep._compiler.recurrences.associative import Monoid, Product, matrix_powers, repeated_factor
 from upsweep._compiler.recurrences.integers import as_word, integer_variable
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, input_, inputs_read, lifted
 from upsweep._core.layout import merge_axes
@@ -63,6 +63,13 @@ def cut_time(length: int, n_columns: int) -> Chunks:
     steps = max(LEAST_CHUNK, -(-length // n_chunks))
     steps = -(-steps // WHOLE) * WHOLE
     return Chunks(steps, max(1, -(-length // steps)))
+
+
+class PartPlace(NamedTuple):
+    """Where independent states begin: among all states, and in the numbers of what a chunk does."""
+
+    state: int
+    reduced: int
 
 
 class Kernels(NamedTuple):
@@ -182,13 +189,15 @@ class _Scan:
     def prepare(
         self, compact: _Compact, *, monoid: Monoid | None = None, is_reduction: bool = False,
         chunks: Chunks | None = None, initial: Sequence[float] = (), matrix: Sequence[float] = (),
-        tile: TileSizes | None = None, n_reduced: int = 0,
+        tile: TileSizes | None = None, n_reduced: int = 0, part: PartPlace | None = None, joined: bool = False,
     ) -> driver.KernelSequence:  # fmt: skip
         """Prepare the scan of a recurrence.
 
         With `is_reduction` the recurrence computes what chunks do to a state from `initial`. `monoid` joins the
         chunks before the scan, by `matrix`, what the steps of a chunk multiply with. With `tile`, lines are
         scanned in one pass, and chunks are the runs of a lane. The aggregates of chunks take `n_reduced` bytes.
+        With `part` chunks are joined and not scanned, and the recurrence is of some of the states; `joined` scans
+        chunks whose states before them are known.
         """
         recurrence, arrays = compact.recurrence, self.arrays
         shape, n_columns, chunk_dim = self.shape, self.n_columns, -1
@@ -204,19 +213,22 @@ class _Scan:
         n_processors = driver.device(self.device).n_processors
         columns_per_processor = -(-n_columns // n_processors)
         unused = (None,) * recurrence.n_states
+        place = part or PartPlace(0, 0)
+        own_states = arrays.states[place.state : place.state + recurrence.n_states]
         # Others are joined by one thread then, by kernels of the same text as many chunks.
         extends = monoid is not None and bool(monoid.parts)
         few_chunks = extends and tile is None and chunks is not None and chunks.n <= FEW_CHUNKS
         blocks = 1 if lines else render.threads_of(columns_per_processor) // render.THREADS
         request = ScanRequest(
             dtype=self.spec.dtype.name, inputs=streams,
-            outputs=() if is_reduction else tuple(y.dtype for y in arrays.outputs),
-            initial=unused if is_reduction else tuple(getattr(s, "dtype", None) for s in arrays.states),
-            finals=unused if is_reduction else tuple(getattr(s, "dtype", None) for s in arrays.finals),
+            outputs=() if is_reduction or part else tuple(y.dtype for y in arrays.outputs),
+            initial=unused if is_reduction else tuple(getattr(s, "dtype", None) for s in own_states),
+            finals=unused if is_reduction or part else tuple(getattr(s, "dtype", None) for s in arrays.finals),
             n_dims=len(shape), lines=lines,
             ahead=1 if lines else render.choose_ahead(recurrence, streams, columns_per_processor),
             blocks=tile.blocks if tile else blocks, chunk_dim=chunk_dim, reduces=is_reduction, monoid=monoid,
             few_chunks=few_chunks, tile=tile, output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
+            joined=joined,
         )  # fmt: skip
         kernels = _kernels.get_or_build(
             (recurrence, request, self.device),
@@ -224,7 +236,8 @@ class _Scan:
         )
         call = kernels.structure()
         sequence, kind = driver.KernelSequence(call), kernels.structure
-        call.starts = n_reduced
+        n_row = n_columns * self.spec.dtype.itemsize  # bytes of one number of each chunk
+        call.reduced, call.starts = place.reduced * n_row, n_reduced + place.state * n_row
         sequence.in_memory += [kind.reduced.offset // 8, kind.starts.offset // 8]
         call.n_columns, call.n_steps = n_columns, self.spec.length
         call.chunk, call.n_chunks = (chunks.steps, chunks.n) if chunks else (self.spec.length, 1)
@@ -248,14 +261,15 @@ class _Scan:
         if is_reduction:
             call.initial[:] = initial
         else:
-            n_states = recurrence.n_states
-            set_arrays(call.outputs, range(self.first_output, self.first_state))
-            set_arrays(call.states, range(self.first_state, self.first_final))
-            set_arrays(call.finals, range(self.first_final, self.first_final + n_states))
+            n_states, first_state = recurrence.n_states, self.first_state + place.state
+            if part is None:
+                set_arrays(call.outputs, range(self.first_output, self.first_state))
+                set_arrays(call.finals, range(self.first_final, self.first_final + n_states))
+            set_arrays(call.states, range(first_state, first_state + n_states))
             sequence.numbers += [
-                (kind.initial.offset // 8 + n, self.first_state + n)
+                (kind.initial.offset // 8 + n, first_state + n)
                 for n in range(n_states)
-                if self.first_state + n not in self.strides
+                if first_state + n not in self.strides
             ]
         if tile is not None:
             n_tiles = -(-self.spec.length // tile.steps)
@@ -268,7 +282,10 @@ class _Scan:
             grids, together = [], False
             if monoid is not None and chunks is not None:
                 grids.append(self._join_grid(kernels, chunks))
-            grids.append(("run_scan", *_scan_grid(kernels.text.threads, shape, n_columns, lines, n_processors)))
+            if part is None:
+                grids.append(
+                    ("run_scan", *_scan_grid(kernels.text.threads, shape, n_columns, lines, n_processors))
+                )
         for name, n_blocks, n_threads in grids:
             if n_blocks > MOST_BLOCKS:
                 raise ValueError(f"xs: {n_blocks} blocks of columns are too many for one call")
@@ -303,7 +320,7 @@ def _known_step(array: ArrayDescriptor) -> int:
 
 
 def prepare(
-    spec: ScanSpec, arrays: ScanArrays, monoid: Monoid | None, device: int
+    spec: ScanSpec, arrays: ScanArrays, monoid: Monoid | Product | None, device: int
 ) -> driver.PreparedCall | linear_update.LinearLaunch:
     """Prepare a scan for arrays of the layout of `arrays`, in scan order, whose addresses do not matter.
 
@@ -318,23 +335,38 @@ def prepare(
     if linear is not None:
         return linear
     scan, recurrence = _Scan(spec, arrays, device), spec.recurrence
-    tiled = None if monoid is None or monoid.kind == "integers" else _prepare_tiles(scan, monoid)
+    tiled = None if not isinstance(monoid, Monoid) or monoid.kind == "integers" else _prepare_tiles(scan, monoid)
     if tiled is not None:
         return tiled
     chunks = None if monoid is None else cut_time(spec.length, scan.n_columns)
     if monoid is None or chunks is None or chunks.n < 2:
         return driver.PreparedCall([scan.prepare(_compact(recurrence))], 0)
-    compact, plain = _compact_with(recurrence, monoid)
-    reduction = _compact(replace(monoid.reduce, outputs=()))
     n_bytes = scan.n_columns * chunks.n * spec.dtype.itemsize  # of one number of each chunk
     n_reduced = monoid.reduce.n_states * n_bytes
-    matrix = () if monoid.varies else repeated_factor(monoid, spec.dtype, chunks.steps)
-    start = [*map(as_word, monoid.start)] if monoid.kind == "integers" else monoid.start
-    sequences = [
-        scan.prepare(reduction, is_reduction=True, chunks=chunks, initial=start, n_reduced=n_reduced),
-        scan.prepare(compact, monoid=plain, chunks=chunks, matrix=matrix, n_reduced=n_reduced),
-    ]
+    monoids = [part.monoid for part in monoid.parts] if isinstance(monoid, Product) else [monoid]
+    start = [number for each in monoids for number in _start(each)]
+    reduction = _compact(replace(monoid.reduce, outputs=()))
+    of_chunks = functools.partial(scan.prepare, chunks=chunks, n_reduced=n_reduced)
+    sequences = [of_chunks(reduction, is_reduction=True, initial=start)]
+    if isinstance(monoid, Product):
+        reduced = 0
+        for part in monoid.parts:
+            compact, plain = _compact_with(part.recurrence, part.monoid)
+            matrix = () if part.monoid.varies else repeated_factor(part.monoid, spec.dtype, chunks.steps)
+            place = PartPlace(part.first, reduced)
+            sequences.append(of_chunks(compact, monoid=plain, matrix=matrix, part=place))
+            reduced += part.monoid.reduce.n_states
+        sequences.append(of_chunks(_compact(recurrence), joined=True))
+    else:
+        compact, plain = _compact_with(recurrence, monoid)
+        matrix = () if monoid.varies else repeated_factor(monoid, spec.dtype, chunks.steps)
+        sequences.append(of_chunks(compact, monoid=plain, matrix=matrix))
     return driver.PreparedCall(sequences, n_reduced + recurrence.n_states * n_bytes)
+
+
+def _start(monoid: Monoid) -> Sequence[float]:
+    """The identity, as the numbers of a call."""
+    return [*map(as_word, monoid.start)] if monoid.kind == "integers" else monoid.start
 
 
 def _prepare_tiles(scan: _Scan, monoid: Monoid) -> driver.PreparedCall | None:

@@ -18,8 +18,8 @@ from __future__ import annotations
 import decimal
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -311,6 +311,100 @@ def _winner(recurrence: Recurrence) -> Monoid | None:
             kind = "argmax" if is_max else "argmin"
             return Monoid(kind, reduce, tuple(start), False, (), key_state, condition.op == "lt")
     return None
+
+
+def _dropping_winner(recurrence: Recurrence) -> Monoid | None:
+    """`_winner` of an update that also replaces all states where a condition on the inputs holds, as a reset does.
+
+    What a run does begins with a number that is 1 if it replaces any state.
+    """
+    k = recurrence.n_states
+    for rest, condition in _without_drops(recurrence):
+        winner = _winner(Recurrence(rest, (), recurrence.n_inputs))
+        if winner is not None:
+            moved = recurrence.rewritten({state(p): state(p + 1) for p in range(k)}).states
+            replaces = operation("where", condition, _ONE, state(0))
+            reduce = Recurrence((replaces, *moved), (), recurrence.n_inputs)
+            return replace(winner, reduce=reduce, start=(0.0, *winner.start), varies=True)
+    return None
+
+
+def _without_drops(recurrence: Recurrence) -> Iterator[tuple[tuple[Node, ...], Node]]:
+    """The new states where a condition does not hold that replaces the states, before the step or after it."""
+    after = [root.args for root in recurrence.states if root.op == "where"]
+    condition = after[0][0] if len(after) == recurrence.n_states else _ZERO
+    if after and is_free(condition) and all(own is condition and is_free(new) for own, new, _ in after):
+        yield tuple(rest for *_, rest in after), condition
+    states = {state(p) for p in range(recurrence.n_states)}
+    drops = [
+        node
+        for node in order(*recurrence.states)
+        if node.op == "where" and node.args[2] in states and is_free(node.args[0]) and is_free(node.args[1])
+    ]
+    if drops and all(node.args[0] is drops[0].args[0] for node in drops):
+        undropped: dict[Node, Node] = {node: node.args[2] for node in drops}
+        if not states & {*order(*recurrence.rewritten(dict.fromkeys(drops, _ONE)).states)}:
+            yield recurrence.rewritten(undropped).states, drops[0].args[0]
+
+
+class Part(NamedTuple):
+    """States that depend on each other alone, from position `first` on: their recurrence and its monoid."""
+
+    first: int
+    recurrence: Recurrence
+    monoid: Monoid
+
+
+@dataclass(frozen=True)
+class Product:
+    """Monoids of states that are independent of each other, each of which is combined by its own."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def reduce(self) -> Recurrence:
+        """What a run of steps does: the numbers of each part, one part after the other."""
+        states: list[Node] = []
+        for part in self.parts:
+            states += _renumbered(part.monoid.reduce, len(states)).states
+        return Recurrence(tuple(states), (), self.parts[0].recurrence.n_inputs)
+
+
+def _renumbered(recurrence: Recurrence, by: int) -> Recurrence:
+    """The recurrence with `by` added to the positions of its states' variables."""
+    states = {n for n in order(*recurrence.roots) if n.op == "variable" and n.static[1] == "i"}
+    return recurrence.rewritten(
+        {
+            node: integer_variable(node.static[0] + by, "i") if is_integer(node) else state(node.static[0] + by)
+            for node in states
+        }
+    )
+
+
+@functools.lru_cache(512)
+def find_product(recurrence: Recurrence) -> tuple[Product | None, str]:
+    """The monoids of the independent states of a recurrence that has none of its own, and why, or why not."""
+    parts: list[Part] = []
+    reads = [
+        {n.static[0] for n in order(root) if n.op == "variable" and n.static[1] == "i"}
+        for root in recurrence.states
+    ]
+    first = 0
+    for end in range(1, recurrence.n_states + 1):
+        inside = set(range(first, end))
+        if any(reads[p] - inside for p in inside) or any(
+            reads[p] & inside for p in range(end, recurrence.n_states)
+        ):
+            continue
+        of_part = Recurrence(recurrence.states[first:end], (), recurrence.n_inputs)
+        own = _renumbered(of_part, -first)
+        monoid = find_monoid(own)[0] or _dropping_winner(own)
+        if monoid is None:
+            return None, find_monoid(own)[1] if end - first < recurrence.n_states else ""
+        parts.append(Part(first, own, monoid))
+        first = end
+    names = ", ".join(dict.fromkeys(part.monoid.kind for part in parts))
+    return Product(tuple(parts)), f"its states are combined each by itself: {names}"
 
 
 class LinearUpdate(NamedTuple):

@@ -9,6 +9,7 @@ __device__ __forceinline__ bool is_reliable(double x) { return fabs(x) < HUGE_NU
 __device__ __forceinline__ bool is_nan(double x) { return x != x; }
 __device__ __forceinline__ bool is_infinite(double x) { return !is_nan(x) && is_nan(x - x); }
 
+// Of a winner that varies, the matrix is whether the steps replace every state.
 struct Carry {
     double matrix[N_MATRIX], rest[N_STATES];
 };
@@ -55,7 +56,8 @@ __device__ __forceinline__ void apply(const Carry& carry, const double* before, 
         }
     } else if (KIND == WINNER) {
         const double current = before[DECIDES], other = carry.rest[DECIDES];
-        const bool replaces = (MOST_WINS ? other > current : other < current) || (other == current && !KEEPS_TIES);
+        const bool replaces = (MOST_WINS ? other > current : other < current) || (other == current && !KEEPS_TIES) ||
+                              (VARIES && carry.matrix[0] != 0);
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) after[s] = replaces ? carry.rest[s] : before[s];
     } else {
@@ -95,6 +97,8 @@ __device__ __forceinline__ void append(Carry& total, const Carry& next) {
         for (int n = 0; n < N_MATRIX; ++n) total.matrix[n] = product[n];
     } else if (KIND != WINNER) {
         total.matrix[0] += next.matrix[0];
+    } else if (VARIES && next.matrix[0] != 0) {
+        total.matrix[0] = next.matrix[0];
     }
 #pragma unroll
     for (int s = 0; s < N_STATES; ++s) total.rest[s] = rest[s];

@@ -98,6 +98,7 @@ class ScanRequest(NamedTuple):
     few_chunks: bool = False  # whether a warp joins the chunks of a column over all states
     tile: TileSizes | None = None
     output_steps: tuple[int, ...] = ()  # constant strides in time of the outputs, as `Stream.step`; or none
+    joined: bool = False  # whether chunks begin from states that kernels of other texts have found
 
 
 def n_matrix(monoid: Monoid | None, n_states: int) -> int:
@@ -197,7 +198,7 @@ class ScanKernels:
             "CHUNK_DIM": request.chunk_dim, "N_MATRIX": n_matrix(monoid, k),
             "LEVELS": 1 if tile is None else n_powers(tile),
         }  # fmt: skip
-        flags = {"REDUCES": request.reduces, "JOINED": monoid is not None}
+        flags = {"REDUCES": request.reduces, "JOINED": monoid is not None or request.joined}
         if monoid is not None:
             numbers |= {
                 "AFFINE": 0, "MAXIMUM": 1, "MINIMUM": 2, "WINNER": 4, "INTEGERS": 5, "KIND": KINDS[monoid.kind],
