@@ -201,7 +201,8 @@ def test_gates_and_tokens_go_to_the_library(monkeypatch, place):
     """An update that is a recurrence of gates and tokens is described as one, and only then."""
     seen = []
     monkeypatch.setattr(library, "find", lambda: "a library")
-    monkeypatch.setattr(scan_launch, "run_scan", lambda problem, allocate: seen.append(problem))
+    monkeypatch.setattr(scan_launch, "prepare_scan", lambda problem: problem)
+    monkeypatch.setattr(scan_launch, "start_scan", lambda problem, allocate: seen.append(problem))
     x, gates = random((40, 5), np.float32), random((40, 5), np.float32, 1)
     scan(place, lambda s, x: x[1] + s * x[0], 0.5, (gates, x))
     scan(place, lambda s, x: s + x, 0.0, x)

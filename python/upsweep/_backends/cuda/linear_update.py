@@ -17,6 +17,7 @@ from upsweep._core.user_scan import ScanSpec
 # dtype.
 _INPUT_DTYPES = ("float16", "bfloat16", "float32", "float64")
 _RESULT_DTYPES = ("float32", "float64")
+_VECTOR = 16  # bytes, to which elements are loaded together
 
 
 class LinearLaunch:
@@ -26,6 +27,8 @@ class LinearLaunch:
         self, linear: LinearUpdate, template: abi.ScanProblem, fields: dict[str, int], state: int
     ) -> None:
         self._linear, self._template, self._fields, self._state = linear, template, fields, state
+        # Bytes of the workspace, by all that a plan reads of a call's operands: how they are aligned.
+        self._workspace_bytes: dict[tuple[int, ...], int] = {}
 
     def start(self, operands: Sequence[Any], stream: int, allocate: Allocate) -> None:
         """Start the scan; the parameters are those of `driver.PreparedCall.start`."""
@@ -39,7 +42,12 @@ class LinearLaunch:
             for n, word in enumerate(struct.unpack("2I", struct.pack("d", number))):
                 driver.device(problem.device).fill(pointer + 4 * n, word, 1, stream)
             problem.initial.data, problem.initial.dtype = pointer, abi.DTYPES["float64"]
-        scan_launch.run_scan(problem, allocate)
+        alignment = (owner is not None, *(operands[operand] % _VECTOR for operand in self._fields.values()))
+        n_bytes = self._workspace_bytes.get(alignment)
+        if n_bytes is None:
+            n_bytes = self._workspace_bytes[alignment] = scan_launch.prepare_scan(problem).workspace_bytes
+        problem.workspace_bytes = n_bytes
+        scan_launch.start_scan(problem, allocate)
         del owner
 
     def _is_neutral(self, number: float) -> bool:
