@@ -360,7 +360,7 @@ def cases(quick: bool = False, device: str = "cpu") -> list[base.Case]:
         return [*PROGRAMS, *builds(quick)]
     peers = (("a loop in torch", 5.0), ("torch.nn.LSTM", 1.0))
     every = [
-        Case("sum", (1024, 1024), 0.05, device="cuda"),
+        Case("sum", (1024, 1024), 0.5, device="cuda"),
         Case("sum", (16384, 65536), 0.8, device="cuda"),
         Case("LSTM", (1000, 64, 128), 2.5, "us a step", peers, "cuda"),
         Case("LSTM", (200, 1024, 128), 16.0, "us a step", peers, "cuda"),

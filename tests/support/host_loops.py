@@ -6,8 +6,10 @@ Memory is the host's too, through `devices.FakeCuda`; what is allocated holds Na
 import ctypes
 
 import host_device
-from upsweep._backends.cuda import loops
+from upsweep._backends.cuda import loops, user_scan_launch
 from upsweep._compiler.cuda import nvrtc
+from upsweep._compiler.cuda.scans import render
+from upsweep._utils.lru_cache import LRUCache
 
 
 class HostFunction(host_device.HostFunction):
@@ -20,7 +22,7 @@ class HostFunction(host_device.HostFunction):
     def launch(self, n_blocks, n_threads, stream, structure, shared_bytes=0, together=False):
         assert 0 < n_threads <= 1024 and 0 < n_blocks < 2**31 and shared_bytes <= self.device.shared_bytes
         self.device.launches.append((self.name, n_blocks, n_threads, shared_bytes, stream))
-        super().launch(n_blocks, n_threads, stream, structure)
+        super().launch(n_blocks, n_threads, stream, structure, shared_bytes, together)
 
 
 class HostModule:
@@ -36,7 +38,10 @@ class HostDevice:
 
     def __init__(self, folder):
         self.folder, self.ordinal, self.capability, self.shared_bytes = folder, 0, 90, 227 * 1024
+        self.n_processors = 8
         self.launches, self.texts = [], []
+
+    fill = host_device.HostDevice.fill
 
     def load(self, text):
         text = text.decode()
@@ -49,6 +54,8 @@ def install(monkeypatch, folder, fake_cuda):
     device = HostDevice(folder)
     monkeypatch.setattr(loops.driver, "device", lambda ordinal: device)
     monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())
+    monkeypatch.setattr(render, "JOINERS", (16,))  # threads that wait for each other are slow on the host
+    monkeypatch.setattr(user_scan_launch, "_kernels", LRUCache(user_scan_launch.MAX_KERNELS))
     allocate = fake_cuda.allocate
 
     def poisoned(ordinal, stream, n_bytes, pointer):

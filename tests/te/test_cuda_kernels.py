@@ -12,6 +12,7 @@ from devices import Interface
 from te_cells import gru, lstm, lstm_by_hand, rnn, sigmoid
 from te_reference import Reference
 from upsweep import te
+from upsweep._backends.cuda import library
 from upsweep.te import compat as tvm
 
 pytestmark = host_device.needs_compiler
@@ -40,7 +41,8 @@ def cumulative_sum(dtype="float32"):
     return X, init, update, te.scan(init, update, state, inputs=[X])
 
 
-def test_columns_without_a_schedule(device):
+def test_columns_without_a_schedule(device, monkeypatch):
+    monkeypatch.setattr(library, "find", lambda: None)  # no kernels of `linear_recurrence`
     X, _, _, scan = cumulative_sum()
     run = te.build(te.create_schedule(scan.op), [X, scan], "cuda")
     for shape in [(1, 3), (2, 64), (31, 65), (33, 1), (64, 130), (65, 7), (200, 3)]:
@@ -53,6 +55,117 @@ def test_columns_without_a_schedule(device):
     for strided in (np.asfortranarray(x), x[::-2, 5:-3:4], np.broadcast_to(x[3], (9, 90))):
         np.testing.assert_allclose(run(strided), np.cumsum(strided, axis=0), rtol=1e-5, atol=1e-4)
     assert run(np.empty((5, 0), "f4")).shape == (5, 0)
+
+
+def column_scan(update, first=None, dtype="float32"):
+    """A scan of the columns of X, and its first steps: X's by default."""
+    shape = te.var("m"), te.var("n")
+    X, state = te.placeholder(shape, dtype, name="X"), te.placeholder(shape, dtype)
+    init = te.compute((1, *shape[1:]), first or (lambda _, *i: X[0, *i]), name="init")
+    new = te.compute(shape, lambda t, *i: update(state[t - 1, *i], X[t, *i], t), name="new")
+    scan = te.scan(init, new, state, inputs=[X])
+    return X, scan
+
+
+def stepwise(x, update, first=None):
+    """The same in float64, step by step."""
+    y = x.astype("f8")
+    y[0] = x[0] if first is None else first
+    for t in range(1, len(x)):
+        y[t] = update(y[t - 1], x[t])
+    return y
+
+
+ASSOCIATIVE = {  # update, its meaning, the first step, kernels
+    "max": (lambda s, x, t: te.max(s, x), np.maximum, None, 3),
+    "average": (lambda s, x, t: 0.75 * s + 0.25 * x, lambda s, x: 0.75 * s + 0.25 * x, None, 4),
+    "reset": (
+        lambda s, x, t: te.select(x > 2.0, 0.0, s) + x, lambda s, x: np.where(x > 2, 0, s) + x, None, 4,
+    ),
+    "from one": (lambda s, x, t: te.max(s - 0.5, x), lambda s, x: np.maximum(s - 0.5, x), 1.0, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASSOCIATIVE)
+def test_few_columns_are_scanned_in_parallel_time(device, name):
+    update, meaning, first, n_kernels = ASSOCIATIVE[name]
+    X, scan = column_scan(update, first and (lambda *_: first))
+    run = te.build(te.create_schedule(scan.op), [X, scan], "cuda")
+    assert "by the kernels of scan(update)" in run.text
+    for shape in ((1100, 3), (1024, 70)):
+        device.launches.clear()
+        x = random(*shape)
+        np.testing.assert_allclose(run(x), stepwise(x, meaning, first), rtol=1e-5, atol=1e-5)
+        assert len(device.launches) == n_kernels and device.launches[-2][0].startswith("join")
+    device.launches.clear()
+    x = random(1023, 2)
+    np.testing.assert_allclose(run(x), stepwise(x, meaning, first), rtol=1e-5, atol=1e-5)
+    assert [launch[0] for launch in device.launches] == ["kernel_0"]
+
+
+def test_several_states_and_first_steps_of_an_argument(device):
+    """A stage of the body, an input from the last step to the first, first steps from the caller."""
+    m, n, k = te.var("m"), te.var("n"), te.var("k")
+    shape = (m, n, k)
+    X, gates = te.placeholder(shape, "float64", name="X"), te.placeholder((m,), "float64", name="gates")
+    states = [te.placeholder(shape, "float64", f"s{p}") for p in range(2)]
+    starts = [te.placeholder((1, n, k), "float64", f"start{p}") for p in range(2)]
+    moved = te.compute(shape, lambda t, i, j: states[0][t - 1, i, j] * gates[m - 1 - t], name="moved")
+    updates = [
+        te.compute(shape, lambda t, i, j: moved[t, i, j] + X[t, i, j], name="u0"),
+        te.compute(shape, lambda t, i, j: te.min(states[1][t - 1, i, j], X[t, i, j] + 0.5), name="u1"),
+    ]
+    results = te.scan(starts, updates, states, inputs=[X])
+    run = te.build(te.create_schedule(results[0].op), [X, gates, *starts, *results], "cuda")
+    assert "combined each by itself: affine, min" in run.text
+    x, g, first = (
+        random(1050, 2, 3, dtype="f8"),
+        random(1050, seed=1, dtype="f8"),
+        random(2, 1, 2, 3, seed=2, dtype="f8"),
+    )
+    got = run(x, g, *first)
+    a, b = np.empty_like(x), np.empty_like(x)
+    a[0], b[0] = first[:, 0]
+    for t in range(1, len(x)):
+        a[t], b[t] = a[t - 1] * g[len(x) - 1 - t] + x[t], np.minimum(b[t - 1], x[t] + 0.5)
+    for result, expected in zip(got, (a, b)):
+        np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
+    assert len(device.launches) == 5  # first steps, reduction, a join for each state, scan
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda s, x, t: te.tanh(s + x),
+        lambda s, x, t: s + x * te.cast("float32", t),
+        lambda s, x, t: s + te.cast("float32", te.cast("int32", x)),
+    ],
+)
+def test_other_updates_run_in_order(device, update):
+    X, scan = column_scan(update)
+    assert "scan(update)" not in te.build(te.create_schedule(scan.op), [X, scan], "cuda").text
+
+
+def test_a_schedule_of_the_user_is_kept(device):
+    X, _, update, scan = cumulative_sum()
+    s = te.create_schedule(scan.op)
+    s[update].split(update.op.axis[1], factor=32)
+    run = te.build(s, [X, scan], "cuda")
+    assert "scan(update)" not in run.text
+    x = random(1100, 3)
+    np.testing.assert_allclose(run(x), np.cumsum(x, axis=0, dtype="f8"), rtol=1e-5, atol=1e-4)
+    assert device.launches[-1][0] == "kernel_0"
+
+
+def test_known_scans_are_those_of_the_library(device, fake_cuda):
+    X, _, _, scan = cumulative_sum()
+    run, requests = te.build(te.create_schedule(scan.op), [X, scan], "cuda"), fake_cuda.problems
+    for n_steps in (65, 1024):
+        x = random(n_steps, 5)
+        np.testing.assert_allclose(run(x), np.cumsum(x, axis=0, dtype="f8"), rtol=1e-5, atol=1e-4)
+        assert not device.launches and requests[-1].length == n_steps and not requests[-1].initial.data
+    strided = random(2200, 9)[::-2, 1::3]
+    np.testing.assert_allclose(run(strided), np.cumsum(strided, axis=0, dtype="f8"), rtol=1e-5, atol=1e-4)
 
 
 def test_bound_as_in_the_tutorial(device):

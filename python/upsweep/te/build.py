@@ -80,9 +80,11 @@ def lower(
         return Lowered(nest_text(lowered.body))
     # The compiler for CUDA is imported only where it is used.
     from upsweep._compiler.cuda.loops.program import programs_of, text_of
+    from upsweep._compiler.cuda.loops.scan_form import scan_form
 
     free = set(map(id, lowered.free_axes))
-    return Lowered(text_of(*programs_of(lowered.body, lowered.buffers, lowered.sizes, free, lowered.name)))
+    programs = programs_of(lowered.body, lowered.buffers, lowered.sizes, free, lowered.name)
+    return Lowered(text_of(*programs, scan_form(lowered.body, lowered.buffers, free)))
 
 
 def build(

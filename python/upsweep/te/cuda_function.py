@@ -12,6 +12,7 @@ import numpy as np
 
 from upsweep import _arrays, _backends
 from upsweep._compiler.cuda.loops.program import Program, programs_of, text_of
+from upsweep._compiler.cuda.loops.scan_form import scan_form
 from upsweep._compiler.loops.sizes import Sizes
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.te.function import Arguments, Array, Function
@@ -33,7 +34,11 @@ class CudaFunction(Function):
         self.prepared: LRUCache[Any, Any] = LRUCache(64)  # calls on tensors, without their addresses
         free = set(map(id, lowered.free_axes))
         self.program, self.wide = programs_of(lowered.body, lowered.buffers, lowered.sizes, free, self.name)
-        self.text = text_of(self.program, self.wide)
+        form = self.form = scan_form(lowered.body, lowered.buffers, free)
+        self.first: Program | None = None  # of the form: the first steps, which no step before them gives
+        if form is not None and form.neutral is None:
+            self.first = Program(form.starts, lowered.buffers, lowered.sizes, free, self.name)
+        self.text = text_of(self.program, self.wide, form)
 
     def _compile(self) -> None:
         try:
@@ -52,7 +57,7 @@ class CudaFunction(Function):
         shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
         new = _backends.cuda_loops.run_nest(
             self._program(sizes), [(p.name, passed.get(id(p))) for p in self._parameters], shapes,
-            [p.is_output for p in self._parameters], sizes, self._size_keys, self.device,
+            [p.is_output for p in self._parameters], sizes, self._size_keys, self.device, self.form, self.first,
         )  # fmt: skip
         if not new:
             return None
@@ -66,7 +71,9 @@ class CudaFunction(Function):
         """The part that calls on a device with all arrays like these have in common."""
         arguments, sizes = self._check_arguments(views)
         arrays = [array for _, array in arguments]
-        return _backends.cuda_loops.prepare(self._program(sizes), arrays, sizes, self._size_keys, device)
+        return _backends.cuda_loops.prepare(
+            self._program(sizes), arrays, sizes, self._size_keys, device, self.form, self.first
+        )
 
     def _program(self, sizes: Sizes) -> Program:
         return self.wide if self.wide is not None and self.program.is_wide(sizes) else self.program

@@ -53,6 +53,36 @@ def test_columns(bound):
     np.testing.assert_allclose(run(x[::-2, ::3]), np.cumsum(x[::-2, ::3], axis=0), rtol=1e-4, atol=1e-3)
 
 
+UPDATES = {  # of a state and an element
+    "max": (lambda s, x: te.max(s, x), np.maximum),
+    "average": (lambda s, x: 0.75 * s + 0.25 * x, lambda s, x: 0.75 * s + 0.25 * x),
+    "gated": (lambda s, x: s * x + x, lambda s, x: s * x + x),
+    "reset": (lambda s, x: te.select(x > 2.0, 0.0, s) + x, lambda s, x: np.where(x > 2, 0, s) + x),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_associative_updates(name):
+    """Time in parallel, from first steps that the update gives, and from others."""
+    update, meaning = UPDATES[name]
+    m, n = te.var("m"), te.var("n")
+    X, state = te.placeholder((m, n), name="X"), te.placeholder((m, n))
+    new = te.compute((m, n), lambda t, i: update(state[t - 1, i], X[m - 1 - t, i]))
+    for constant in (False, True):
+        init = te.compute((1, n), (lambda _, i: 0.25) if constant else (lambda _, i: X[m - 1, i]))
+        scan = te.scan(init, new, state, inputs=[X])
+        run = te.build(te.create_schedule(scan.op), [X, scan], "cuda")
+        assert "scan(update)" in run.text
+        for shape in [(1, 3), (70, 40), (1024, 1024), (1025, 9), (20_000, 3)]:
+            x = np.clip(random(*shape), -0.9, None)
+            x[x > 0.9] *= 1 if name == "reset" else 0.5
+            expected = x[::-1].astype("f8")
+            expected[0] = 0.25 if constant else expected[0]
+            for t in range(1, len(x)):
+                expected[t] = meaning(expected[t - 1], expected[t])
+            np.testing.assert_allclose(run(x), expected, rtol=1e-4, atol=1e-3)
+
+
 @te_tutorial.needed
 def test_the_tutorials_own_text(capsys):
     te_tutorial.run_tutorial()

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from upsweep._arrays import DeviceView, Operand, user_array
-from upsweep._backends.cuda import driver
+from upsweep._backends.cuda import driver, scan_loops
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._backends.cuda.staging import open_context
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.loops.launch_plan import Plan
 from upsweep._compiler.cuda.loops.program import Program
+from upsweep._compiler.cuda.loops.scan_form import ScanForm
 from upsweep._compiler.loops.expressions import ITEM_BYTES
 from upsweep._utils.lru_cache import LRUCache
 
@@ -57,13 +58,19 @@ def compile_ahead(program: Program, device: int) -> None:
 
 def prepare(
     program: Program, arrays: Sequence[Operand | ArrayDescriptor], sizes: dict[str, int], names: Sequence[str],
-    device: int,
-) -> driver.PreparedCall:  # fmt: skip
+    device: int, form: ScanForm | None = None, first: Program | None = None,
+) -> driver.PreparedCall | scan_loops.ScanCall:  # fmt: skip
     """Prepare calls on arrays of the same shapes and strides, whose operands are the addresses of the arrays.
 
     The first call compiles. `arrays` are one for each of the program's buffers, of any strides; `sizes` are the
-    values of symbolic sizes, and `names` are their keys in the program's order.
+    values of symbolic sizes, and `names` are their keys in the program's order. With a `form` the program is a
+    scan, of which time may run in parallel; the program `first` then computes its first steps.
     """
+    if form is not None:
+        steps = None if first is None else lambda: prepare(first, arrays, sizes, names, device)
+        scan = scan_loops.prepare(form, dict(zip(program.buffers, arrays)), sizes, steps, device)
+        if scan is not None:
+            return scan
     key = (device, *(sizes[name] for name in names))
     plan = _caches_of(program)[1].get_or_build(
         key, lambda: program.plan(sizes, names, driver.device(device).shared_bytes)
@@ -96,7 +103,7 @@ def prepare(
 def run_nest(
     program: Program, named: Sequence[tuple[str, Operand | None]],
     shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], is_output: Sequence[bool], sizes: dict[str, int],
-    names: Sequence[str], device: int,
+    names: Sequence[str], device: int, form: ScanForm | None = None, first: Program | None = None,
 ) -> list[Any]:  # fmt: skip
     """Run a nest and return the results that the caller did not pass, which are of the library of the inputs.
 
@@ -109,6 +116,6 @@ def run_nest(
             context.output(array) if is_result else context.input(array)
             for array, is_result in zip(arrays, is_output)
         ]
-        call = prepare(program, descriptors, sizes, names, context.device)
+        call = prepare(program, descriptors, sizes, names, context.device, form, first)
         call.start([array.pointer for array in descriptors], context.stream, context.allocate)
     return [user_array(array) for array, (_, operand) in zip(arrays, named) if operand is None]

@@ -19,6 +19,7 @@ from upsweep._compiler.cuda.loops.memory_scopes import Scope, memory_scopes
 from upsweep._compiler.cuda.loops.prefetch import prefetch
 from upsweep._compiler.cuda.loops.product_tiles import product_of
 from upsweep._compiler.cuda.loops.render import render_kernel
+from upsweep._compiler.cuda.loops.scan_form import ScanForm
 from upsweep._compiler.cuda.loops.split_kernels import Part, split_nest, split_part, with_memory
 from upsweep._compiler.cuda.loops.tile_rows import choose_rows, tile_rows
 from upsweep._compiler.loops.expressions import ITEM_BYTES, Axis, Expr, constant_of
@@ -164,6 +165,9 @@ def programs_of(
     return program, Program(body, buffers, sizes, free, name, wide=True) if None in known else None
 
 
-def text_of(program: Program, wide: Program | None) -> str:
+def text_of(program: Program, wide: Program | None, form: ScanForm | None) -> str:
     """The kernels' nests as text."""
-    return program.text if wide is None else f"{program.text}// for {WIDE} columns and more:\n{wide.text}"
+    text = program.text if wide is None else f"{program.text}// for {WIDE} columns and more:\n{wide.text}"
+    if form is not None:
+        text += f"// or by the kernels of scan(update), where they are faster: {form.why}\n"
+    return text
