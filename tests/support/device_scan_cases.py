@@ -161,6 +161,8 @@ ALL_STATES = {
     "constant": lambda s, x: -0.9 * s + 0.1 * x,
     "no state": lambda s, x: 0.5 * x,
     "growing": lambda s, x: np.where(x > 1.9, x, 4.0 * s - x),
+    "sum scaled": lambda s, x: 0.5 * x * (s + 1.0),
+    "sums scaled": lambda s, x: np.where(x > -0.5, 0.25 * x * (1.0 - (s - x)), np.where(x > -1.9, s + x, 0.0)),
 }
 
 

@@ -46,8 +46,8 @@ class Monoid:
     keeps_ties: bool = True  # whether argmax and argmin keep the earlier one of equal keys
     bias: Recurrence | None = None  # of an affine update that does not vary: its outputs are what a step adds
     can_reset: bool = False  # of max, min, logaddexp: whether a shift of -inf (min: inf) may reset the state
-    # Of an affine update of one float: the factor and the summand of a step, if all that an infinite factor makes
-    # of a finite state follows from the sign of the state. Else empty.
+    # Of an affine update of one float: the factor and the summand of a step. Where what an infinite factor makes
+    # of a finite state does not follow from the state's sign alone, those of the steps that make it up; or none.
     parts: tuple[Node, ...] = ()
 
     @property
@@ -247,6 +247,8 @@ def _affine(recurrence: Recurrence) -> Monoid | None:
     if k == 1 and not are_integers and _keeps_signs(recurrence.states[0]):
         coefs, summand = known[0]
         parts = (coefs.get(0, _ZERO), summand or _ZERO)
+    elif k == 1 and not are_integers:
+        parts = tuple(number for step in fold(recurrence.states[0], _steps_of) or () for number in step)
     kind = "integers" if are_integers else "affine"
     return Monoid(kind, reduce, tuple(start), varies, matrix, bias=bias, parts=parts)
 
@@ -265,6 +267,41 @@ def _keeps_signs(root: Node) -> bool:
         if not plain and any((_form(arg, "add") or ({}, None))[1] for arg in sums):
             return False
     return True
+
+
+_Steps = tuple[tuple[Node, Node], ...]  # factors and summands, one after the other
+_MOST_STEPS = 3
+
+
+def _steps_of(node: Node, args: list[_Steps | None]) -> _Steps | None:
+    """A node as steps of the state, of which each multiplies what the one before has added up; None if it is none.
+
+    ``x * (s + 1)`` is ``s + 1`` and then ``x * s``: an infinite x meets the sign of s + 1.
+    """
+    if is_free(node):
+        return ((_ZERO, node),)
+    if node.op == "variable":
+        return ()
+    if node.op == "where" and is_free(node.args[0]) and args[1] is not None and args[2] is not None:
+        n = max(len(args[1]), len(args[2]))
+        a, b = (((_ONE, _ZERO),) * (n - len(steps)) + steps for steps in (args[1], args[2]))
+        return tuple(
+            (_chosen(node.args[0], *factors), _chosen(node.args[0], *summands))
+            for factors, summands in (zip(x, y) for x, y in zip(a, b))
+        )
+    own = [(n, steps) for n, (arg, steps) in enumerate(zip(node.args, args)) if not is_free(arg)]
+    if len(own) > 1 or node.op not in ("add", "sub", "mul", "neg"):
+        return None
+    ((place, steps),) = own
+    if steps is None or len(steps) == _MOST_STEPS:
+        return None
+    if node.op == "neg":
+        return (*steps, (constant(-1), _ZERO))
+    other = node.args[1 - place]
+    if node.op == "mul":
+        return (*steps, (other, _ZERO))
+    summand = make("neg", other) if node.op == "sub" and place == 0 else other
+    return (*steps, (constant(-1) if node.op == "sub" and place == 1 else _ONE, summand))
 
 
 def _combination(coefs: dict[int, Node], values: list[Node], bias: Node | None, plus: str) -> Node:
