@@ -1,4 +1,5 @@
-// The functions of kernels/wgmma.cuh, by those of on_host.hpp. The device reads columns at addresses whose bits 4 to 6 it changes by bits 7 to 9.
+// The functions of kernels/wgmma.cuh, by those of on_host.hpp. The device reads columns at addresses whose bits 4 to 6
+// it changes by bits 7 to 9.
 typedef float Tile[8][4];
 static void begin_products() { __syncwarp(); }
 static void start_products(Tile& c, const unsigned (&a)[4], const char* columns, int step, bool add) {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from te_cells import gru, lstm, lstm_by_hand
 from upsweep import te
-from upsweep._compiler.cuda.loops import kept_weights
+from upsweep._compiler.cuda.loops import resident_weights
 
 pytestmark = host_device.needs_compiler
 
@@ -35,7 +35,7 @@ def chunks_of(device):
 
 def blocks_have_own_weights(device):
     """Whether the weights in global memory have a part for each block."""
-    return re.search(r"_kept_\d+ = .*blockIdx", device.texts[-1]) is not None
+    return re.search(r"_resident_\d+ = .*blockIdx", device.texts[-1]) is not None
 
 
 def product(dtype="float32", batch=3, rows=None, is_transposed=False):
@@ -89,7 +89,7 @@ def test_what_no_tile_computes(device):
     ],
 )
 def test_weights_of_an_lstm_are_kept(device, monkeypatch, hidden, batch, registers, shared_kib, expected):
-    monkeypatch.setattr(kept_weights, "_OTHER_REGISTERS", registers)
+    monkeypatch.setattr(resident_weights, "_OTHER_REGISTERS", registers)
     device.shared_bytes = 1024 * shared_kib
     *_, X, Wx, Wh, cells, outputs = lstm(hidden, batch)
     run = te.build(te.create_schedule(outputs.op), [X, Wx, Wh, cells, outputs], "cuda")
@@ -97,14 +97,14 @@ def test_weights_of_an_lstm_are_kept(device, monkeypatch, hidden, batch, registe
     for got, want in zip(run(x, wx, wh), lstm_by_hand(x, wx, wh)):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     assert chunks_of(device) == ([] if expected is None else [expected])
-    assert run.text.count("Wh.kept") == (0 if expected is None else sum(expected[1:3]))
+    assert run.text.count("Wh.resident") == (0 if expected is None else sum(expected[1:3]))
     assert not blocks_have_own_weights(device)
 
 
 @pytest.mark.parametrize("registers, places", [(32, (2, 0, 0)), (400, (0, 2, 0))])
 def test_weights_of_a_gru_are_kept(device, monkeypatch, registers, places):
     """Two products, the second one in some of the block's threads alone."""
-    monkeypatch.setattr(kept_weights, "_OTHER_REGISTERS", registers)
+    monkeypatch.setattr(resident_weights, "_OTHER_REGISTERS", registers)
     X, W, scan = gru(32)
     args = [X, W, scan]
     x, w = random(5, 4, 3, 32, dtype="float64"), random(3, 32, 32, seed=1, dtype="float64") / 6
@@ -128,8 +128,8 @@ def cell(weight, n_weights):
 
 
 @pytest.mark.parametrize("of_rows", [True, False])
-def test_weights_of_rows_are_kept_and_those_of_steps_are_not(device, monkeypatch, of_rows):
-    monkeypatch.setattr(kept_weights, "_OTHER_REGISTERS", 300)
+def test_weights_of_rows_are_resident_and_those_of_steps_are_not(device, monkeypatch, of_rows):
+    monkeypatch.setattr(resident_weights, "_OTHER_REGISTERS", 300)
     device.shared_bytes = 0  # each block has its own in global memory
     run = cell((lambda t, b: b % 3) if of_rows else (lambda t, b: t % 3), 3)
     x, w = random(5, 4, 32), random(3, 32, 32, seed=1) / 6

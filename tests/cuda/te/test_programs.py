@@ -133,7 +133,7 @@ def test_lstm_of_many_rows():
     """Eight rows a block, the last one's beyond the batch; the weights in registers and shared memory."""
     *_, X, Wx, Wh, cells, outputs = lstm(128, 1030)
     run = te.build(te.create_schedule(outputs.op), [X, Wx, Wh, cells, outputs], "cuda")
-    assert run.text.count("Wh.kept") == 6
+    assert run.text.count("Wh.resident") == 6
     x, wx = random(20, 1030, 33), random(4, 33, 128, seed=1) / 6
     wh = random(4, 128, 128, seed=2) / np.float32(np.sqrt(128))
     for got, want in zip(run(x, wx, wh), lstm_by_hand(x, wx, wh)):

@@ -2,9 +2,9 @@
 // scalar product of vectors x_i and y_j of at most 128 features, which have been rounded to float16.
 //
 // A warp keeps its 32 rows in registers, as two tiles of 16; the block copies BLOCK columns at a time to shared memory,
-// and multiplies STRIP of them at a time. While a tile's products are reduced, in the registers that tensor cores have written, those of
-// the other tile are on their way. A thread has four rows and a quarter of the columns; four threads that have the
-// same rows combine their results in the end.
+// and multiplies STRIP of them at a time. While a tile's products are reduced, in the registers that tensor cores have
+// written, those of the other tile are made. A thread has four rows and a quarter of the columns; four threads that
+// have the same rows combine their results in the end.
 // Called by: `_backends/cuda/pairs_launch.py`.
 
 constexpr int STAGES = 3;                               // columns are read, by slower warps too, or are on their way

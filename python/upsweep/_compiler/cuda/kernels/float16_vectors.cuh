@@ -13,7 +13,7 @@ constexpr int STEPS = (DIM + 15) / 16, DEPTH = 16 * STEPS;  // multiplications o
 constexpr int ROW_TILES = 2;                                // of 16 rows, of a warp
 static_assert(ROWS == 1 && BLOCK <= THREADS && DEPTH <= 128, "what sizes.py says");
 
-// `call.prepared`: the mean of each entry's rows, the rounded columns, and of each column what its reader needs besides.
+// `call.prepared`: the mean of each entry's rows, the rounded columns, and what each column's reader needs besides.
 struct ColumnInfo {
     real norm, factor;  // squared; undoes the scale
 };

@@ -31,7 +31,7 @@ __device__ __forceinline__ void multiply_tile(
     __shared__ __align__(16) T columns[2][TERMS][Tile::STRIDE];
     const unsigned thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     // A warp has 4 x 8 threads of the tile's 16 x 16.
-    const unsigned below = warp / 2 * 4 + lane / 8, beside = warp % 2 * 8 + lane % 8;
+    const unsigned tile_row = warp / 2 * 4 + lane / 8, tile_column = warp % 2 * 8 + lane % 8;
     // What a thread fetches: term thread % 8 of every 32nd row, and terms of one column. Rows and columns beyond the
     // last one are the last one, terms are zero.
     const int64 column = min(first_column + thread % SIDE, n_columns - 1);
@@ -68,8 +68,8 @@ __device__ __forceinline__ void multiply_tile(
             Four<T> a[EACH / 4], b[EACH / 4];
 #pragma unroll
             for (int n = 0; n < EACH / 4; ++n) {
-                a[n] = *reinterpret_cast<const Four<T>*>(&rows[buffer][k][in_tile<T>(below, 4 * n)]);
-                b[n] = *reinterpret_cast<const Four<T>*>(&columns[buffer][k][in_tile<T>(beside, 4 * n)]);
+                a[n] = *reinterpret_cast<const Four<T>*>(&rows[buffer][k][in_tile<T>(tile_row, 4 * n)]);
+                b[n] = *reinterpret_cast<const Four<T>*>(&columns[buffer][k][in_tile<T>(tile_column, 4 * n)]);
             }
 #pragma unroll
             for (int i = 0; i < EACH; ++i)
@@ -82,10 +82,10 @@ __device__ __forceinline__ void multiply_tile(
     }
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        const int64 row = first_row + in_tile<T>(below, i);
+        const int64 row = first_row + in_tile<T>(tile_row, i);
 #pragma unroll
         for (int n = 0; n < EACH / 4; ++n) {
-            const int64 at = first_column + in_tile<T>(beside, 4 * n);
+            const int64 at = first_column + in_tile<T>(tile_column, 4 * n);
             const Four<T> four = {{sums[i][4 * n], sums[i][4 * n + 1], sums[i][4 * n + 2], sums[i][4 * n + 3]}};
             if (row < n_rows && at < n_columns) put(row, at, four);
         }

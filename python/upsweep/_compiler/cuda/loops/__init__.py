@@ -5,7 +5,7 @@ passes:
 
     split_kernels -> binding -> tile_rows -> keep_states -> prefetch
                                                                |
-                       render <- kept_weights <- barriers <- memory_scopes
+                       render <- resident_weights <- barriers <- memory_scopes
 
 A kernel that is a product of matrices (`product_tiles`) goes to `render` at once. `conflicts` decides whether two
 accesses can be of different threads. If `barriers` finds that one block needs another one's values, the kernel is

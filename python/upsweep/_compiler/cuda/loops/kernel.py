@@ -17,7 +17,7 @@ CHUNK = 16  # terms of a sum whose weights are kept together
 
 
 @dataclass(eq=False)
-class KeptSum:
+class ResidentSum:
     """A sum of products for each thread and row: the loop over its terms, and where the weights are.
 
     `loop` has `rows` inside, if there are several; `threads` are the thread axes with a sum for each step.
@@ -55,7 +55,7 @@ class Kernel:
     # In `Call.numbers`: of the addresses of buffers, of sizes, and of the extents of thread axes.
     positions: dict[Buffer | Expr | str, int] = field(default_factory=dict)
     product: TiledProduct | None = None  # what the statement is, where blocks compute tiles of it
-    kept: list[KeptSum] = field(default_factory=list)
+    resident_sums: list[ResidentSum] = field(default_factory=list)
 
     def title(self) -> str:
         """The grid, as the first line of the kernel's text."""

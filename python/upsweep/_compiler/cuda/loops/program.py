@@ -12,13 +12,13 @@ from pathlib import Path
 from upsweep._compiler.cuda.loops.barriers import BlocksConflict, check_blocks, fused, with_barriers
 from upsweep._compiler.cuda.loops.binding import bind, least_threads, tag_extents
 from upsweep._compiler.cuda.loops.keep_states import keep_states
-from upsweep._compiler.cuda.loops.kept_weights import keep_weights
 from upsweep._compiler.cuda.loops.kernel import Kernel
 from upsweep._compiler.cuda.loops.launch_plan import Plan, shared_offsets
 from upsweep._compiler.cuda.loops.memory_scopes import Scope, memory_scopes
 from upsweep._compiler.cuda.loops.prefetch import prefetch
 from upsweep._compiler.cuda.loops.product_tiles import product_of
 from upsweep._compiler.cuda.loops.render import render_kernel
+from upsweep._compiler.cuda.loops.resident_weights import keep_weights
 from upsweep._compiler.cuda.loops.scan_form import ScanForm
 from upsweep._compiler.cuda.loops.split_kernels import Part, split_nest, split_part, with_memory
 from upsweep._compiler.cuda.loops.tile_rows import choose_rows, tile_rows
@@ -142,7 +142,7 @@ class Program:
         """
         names = ["device", "nest"]
         names += ["product_tiles"] * any(kernel.product is not None for kernel in self.kernels)
-        names += ["kept_weights"] * any(kernel.kept for kernel in self.kernels)
+        names += ["resident_weights"] * any(kernel.resident_sums for kernel in self.kernels)
         parts = [(_SOURCES / f"{name}.cuh").read_text() for name in names]
         call = f"struct Call {{\n    int64 numbers[{max(1, self.n_numbers)}];\n}};\n"
         arrays = frozenset(self.buffers)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from upsweep._compiler.cuda.loops.binding import THREAD
 from upsweep._compiler.cuda.loops.conflicts import same_extents
 from upsweep._compiler.cuda.loops.expressions import TYPES, expression
-from upsweep._compiler.cuda.loops.kernel import CHUNK, KeptSum, Kernel
+from upsweep._compiler.cuda.loops.kernel import CHUNK, Kernel, ResidentSum
 from upsweep._compiler.cuda.loops.memory_scopes import Scope
 from upsweep._compiler.cuda.loops.product_tiles import COLUMN_TILES, PRODUCTS, ROW_TILES, TiledProduct, count_of
 from upsweep._compiler.loops.expressions import Expr, constant_of, contains
@@ -71,7 +71,7 @@ class _Writer:
         self.lines: list[str] = []
         self.indent = 1
         self.running: dict[tuple[Buffer, tuple[str, ...]], str] = {}  # elements that a sum has in a register
-        self.kept = {each.loop: each for each in kernel.kept}
+        self.resident_sums = {each.loop: each for each in kernel.resident_sums}
 
     def put(self, line: str) -> None:
         self.lines.append("    " * self.indent + line)
@@ -139,7 +139,7 @@ class _Writer:
             self.argument(buffer)
         for buffer, scope in self.scopes.items():
             self.memory(buffer, scope)
-        for each in self.kept.values():
+        for each in self.resident_sums.values():
             self.keep_weights(each)
 
     def extent_of(self, tag: str) -> str:
@@ -225,22 +225,22 @@ class _Writer:
         is_last = product.store.indices[-1] is last.axis
         return is_last and buffer not in self.arrays and not any(size % 4 for size in sizes)
 
-    def keep_weights(self, kept: KeptSum) -> None:
+    def keep_weights(self, resident: ResidentSum) -> None:
         """Load the weights of a sum; `right` is one, of a thread and a term."""
-        kind, name = TYPES[kept.store.buffer.dtype], self.names.of(kept, "weights")
-        term = self.atom(kept.loop.axis)
+        kind, name = TYPES[resident.store.buffer.dtype], self.names.of(resident, "weights")
+        term = self.atom(resident.loop.axis)
         with self.braces(f"const auto {name}_right = [&](int64 thread, int64 {term}) -> {kind}", ";"):
-            self.unpack("thread", [(self.axes[tag], self.extent_of(tag)) for tag in kept.threads])
-            self.put(f"return {self.value(kept.right)};")
-        self.put(f"Four<{kind}> {name}[{max(1, 4 * kept.in_registers)}];")
-        counts, places = self.places_of(kept)
+            self.unpack("thread", [(self.axes[tag], self.extent_of(tag)) for tag in resident.threads])
+            self.put(f"return {self.value(resident.right)};")
+        self.put(f"Four<{kind}> {name}[{max(1, 4 * resident.in_registers)}];")
+        counts, places = self.places_of(resident)
         self.put(f"keep_weights<{counts}, {kind}>({places}, {name}_right);")
 
-    def places_of(self, kept: KeptSum) -> tuple[str, str]:
+    def places_of(self, resident: ResidentSum) -> tuple[str, str]:
         """The numbers of chunks in registers, shared and global memory and of threads; the three addresses."""
-        kind = TYPES[kept.store.buffer.dtype]
+        kind = TYPES[resident.store.buffer.dtype]
         groups: list[list[Buffer]] = [[], []]
-        for chunk in kept.chunks:
+        for chunk in resident.chunks:
             groups[chunk not in self.in_shared].append(chunk)
         firsts = [
             f"reinterpret_cast<Four<{kind}>*>({self.names.of(group[0], '')})"
@@ -248,35 +248,38 @@ class _Writer:
             else f"(Four<{kind}>*)nullptr"
             for group in groups
         ]
-        counts = f"{kept.in_registers}, {len(groups[0])}, {len(groups[1])}, {kept.n_threads}"
-        return counts, ", ".join([self.names.of(kept, "weights"), *firsts])
+        counts = f"{resident.in_registers}, {len(groups[0])}, {len(groups[1])}, {resident.n_threads}"
+        return counts, ", ".join([self.names.of(resident, "weights"), *firsts])
 
-    def multiply_rows(self, kept: KeptSum) -> str:
+    def multiply_rows(self, resident: ResidentSum) -> str:
         """The products of all whole chunks of terms in an array, whose name is returned."""
-        kind, name = TYPES[kept.store.buffer.dtype], self.names.of(kept, "weights")
-        term, row = self.atom(kept.loop.axis), "row" if kept.rows is None else self.atom(kept.rows.axis)
-        self.put(f"{kind} {name}_sums[{kept.n_rows}] = {{}};")
+        kind, name = TYPES[resident.store.buffer.dtype], self.names.of(resident, "weights")
+        term, row = (
+            self.atom(resident.loop.axis),
+            "row" if resident.rows is None else self.atom(resident.rows.axis),
+        )
+        self.put(f"{kind} {name}_sums[{resident.n_rows}] = {{}};")
         with self.braces(f"const auto {name}_left = [&](int64 {row}, int64 {term}) -> Four<{kind}>", ";"):
-            if self.reads_fours(kept):
-                first = self.element(kept.left.static[0], kept.left.args)
+            if self.reads_fours(resident):
+                first = self.element(resident.left.static[0], resident.left.args)
                 self.put(f"return *reinterpret_cast<const Four<{kind}>*>(&{first});")
             else:
                 with self.braces(f"const auto one = [&](int64 {term}) -> {kind}", ";"):
-                    self.put(f"return {self.value(kept.left)};")
+                    self.put(f"return {self.value(resident.left)};")
                 self.put(f"return {{{{one({term}), one({term} + 1), one({term} + 2), one({term} + 3)}}}};")
-        counts, places = self.places_of(kept)
+        counts, places = self.places_of(resident)
         self.put(f"add_products<{counts}>({name}_sums, {places}, {name}_left);")
         return f"{name}_sums"
 
-    def reads_fours(self, kept: KeptSum) -> bool:
+    def reads_fours(self, resident: ResidentSum) -> bool:
         """Whether four terms from a multiple of four on are sixteen aligned bytes of a block's memory, or more."""
-        scope = self.scopes.get(kept.left.static[0]) if kept.left.op == "load" else None
+        scope = self.scopes.get(resident.left.static[0]) if resident.left.op == "load" else None
         if scope is None or scope.level != "block":
             return False
-        *others, last = scope.local(kept.left.args, self.axes)
-        rest = linear(last).without(kept.loop.axis)
-        is_last = not any(contains(each, [kept.loop.axis]) for each in others)
-        is_term = is_last and linear(last).coefficient(kept.loop.axis) == 1
+        *others, last = scope.local(resident.left.args, self.axes)
+        rest = linear(last).without(resident.loop.axis)
+        is_last = not any(contains(each, [resident.loop.axis]) for each in others)
+        is_term = is_last and linear(last).coefficient(resident.loop.axis) == 1
         return is_term and rest.is_multiple_of(4) and (constant_of(scope.extents()[-1]) or 1) % 4 == 0
 
     # ---- statements ----
@@ -328,10 +331,10 @@ class _Writer:
                 self.write(loop.body, around | {loop.tag}, alone)
             return
         first = 0
-        if loop in self.kept:
-            kept = self.kept[loop]
-            self.add_rows(kept, self.multiply_rows(kept))
-            first = kept.n_chunks * CHUNK
+        if loop in self.resident_sums:
+            resident = self.resident_sums[loop]
+            self.add_rows(resident, self.multiply_rows(resident))
+            first = resident.n_chunks * CHUNK
             if first == constant_of(loop.extent):
                 return
         if "unrolled" in loop.marks:
@@ -341,15 +344,15 @@ class _Writer:
         with self.braces(self.header(loop, first)):
             self.write(loop.body, around, alone)
 
-    def add_rows(self, kept: KeptSum, sums: str) -> None:
+    def add_rows(self, resident: ResidentSum, sums: str) -> None:
         """Add an array of sums to those of the rows."""
-        assert kept.rows is not None
+        assert resident.rows is not None
         self.put("#pragma unroll")
-        with self.braces(self.header(kept.rows)):
-            condition = kept.rows.body.condition if isinstance(kept.rows.body, If) else None
+        with self.braces(self.header(resident.rows)):
+            condition = resident.rows.body.condition if isinstance(resident.rows.body, If) else None
             with self.braces(None if condition is None else f"if ({self.value(condition)})"):
-                element = self.element(kept.store.buffer, kept.store.indices)
-                self.put(f"{element} += {sums}[{self.atom(kept.rows.axis)}];")
+                element = self.element(resident.store.buffer, resident.store.indices)
+                self.put(f"{element} += {sums}[{self.atom(resident.rows.axis)}];")
 
     def header(self, loop: For, first: int = 0) -> str:
         name = self.atom(loop.axis)
@@ -373,9 +376,9 @@ class _Writer:
         assert isinstance(statement, (For, If))
         if isinstance(statement, For):
             first = 0
-            if statement in self.kept:
-                self.put(f"{total} += {self.multiply_rows(self.kept[statement])}[0];")
-                first = self.kept[statement].n_chunks * CHUNK
+            if statement in self.resident_sums:
+                self.put(f"{total} += {self.multiply_rows(self.resident_sums[statement])}[0];")
+                first = self.resident_sums[statement].n_chunks * CHUNK
                 if first == constant_of(statement.extent):
                     return
             self.put(f"#pragma unroll {_UNROLLED_SUMS}")

@@ -5,7 +5,7 @@
 Where each thread (g, j) of a block has one such sum for each of its rows, a product's time is that of W, which
 each step would read from the L2 cache at 64 bytes a clock. Instead threads load W before the first step, in chunks
 of 16 terms: as many into registers as these have room for, the next ones into shared memory, the rest into global
-memory. kernels/kept_weights.cuh has the product; `program` calls `keep_weights` after all other passes.
+memory. kernels/resident_weights.cuh has the product; `program` calls `keep_weights` after all other passes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from upsweep._compiler.cuda.loops.binding import THREAD
 from upsweep._compiler.cuda.loops.conflicts import same_extents
-from upsweep._compiler.cuda.loops.kernel import CHUNK, KeptSum, Kernel
+from upsweep._compiler.cuda.loops.kernel import CHUNK, Kernel, ResidentSum
 from upsweep._compiler.cuda.loops.memory_scopes import Cut, Scope
 from upsweep._compiler.loops.expressions import (
     FLOATS,
@@ -50,9 +50,9 @@ def keep_weights(kernel: Kernel) -> None:
     written = stored_buffers(kernel.statement)
     for loop, path in _loops_with_paths(kernel.statement, ()):
         if any(isinstance(each, For) and each.axis.kind == "scan" for each in path):
-            kept = _kept_sum(loop, path, kernel, written)
-            kernel.kept += [] if kept is None else [kept]
-    if kernel.kept:
+            resident = _resident_sum(loop, path, kernel, written)
+            kernel.resident_sums += [] if resident is None else [resident]
+    if kernel.resident_sums:
         _choose_places(kernel)
 
 
@@ -82,7 +82,9 @@ def _sum_of_rows(loop: For) -> tuple[Store, For | None, bool] | None:
     return None if store is None else (store, rows, guard is not None)
 
 
-def _kept_sum(loop: For, path: tuple[Statement, ...], kernel: Kernel, written: set[Buffer]) -> KeptSum | None:
+def _resident_sum(
+    loop: For, path: tuple[Statement, ...], kernel: Kernel, written: set[Buffer]
+) -> ResidentSum | None:
     shape = _sum_of_rows(loop)
     if shape is None or (constant_of(loop.extent) or 0) < CHUNK:
         return None
@@ -102,12 +104,12 @@ def _kept_sum(loop: For, path: tuple[Statement, ...], kernel: Kernel, written: s
     for left, right in (product.args, product.args[::-1]):
         known = {loop.axis, *blocks, *(kernel.axes[tag] for tag in threads)}
         axes = {atom for atom in atoms(right) if isinstance(atom, Expr) and atom.op == "axis"}
-        is_kept = axes <= known and all(_is_constant(each, kernel, written) for each in loads_of(right))
+        is_weight = axes <= known and all(_is_constant(each, kernel, written) for each in loads_of(right))
         is_shared = not contains(left, lanes) and all(
             _is_of_block(each, kernel, is_guarded) for each in loads_of(left)
         )
-        if is_kept and is_shared and has_loads(right) and loop.axis in atoms(left) & atoms(right):
-            return KeptSum(loop, store, rows, threads, n_threads, left, right)
+        if is_weight and is_shared and has_loads(right) and loop.axis in atoms(left) & atoms(right):
+            return ResidentSum(loop, store, rows, threads, n_threads, left, right)
     return None
 
 
@@ -149,16 +151,16 @@ def _choose_places(kernel: Kernel) -> None:
     """Assign chunks to registers, as far as there is room, and buffers to the others."""
     registers = min(_MAX_REGISTERS, _REGISTERS // kernel.max_threads() // 8 * 8) - _OTHER_REGISTERS
     registers -= sum(scope.words() for scope in kernel.scopes.values() if scope.level == "thread")
-    registers -= max(each.n_rows * 4 * _words(each) for each in kernel.kept)
+    registers -= max(each.n_rows * 4 * _words(each) for each in kernel.resident_sums)
     blocks = {axis for tag, axis in kernel.axes.items() if not tag.startswith(THREAD)}
     buffers = []
-    for each in kernel.kept:
+    for each in kernel.resident_sums:
         n_free = max(0, registers) // (CHUNK * _words(each))
         each.in_registers = min(each.n_chunks, n_free)
         registers -= each.in_registers * CHUNK * _words(each)
         size, name = index_const(CHUNK * each.n_threads), loads_of(each.right)[0].static[0].name
         for _ in range(each.n_chunks - each.in_registers):
-            buffer = Buffer(f"{name}.kept", (size,), each.store.buffer.dtype)
+            buffer = Buffer(f"{name}.resident", (size,), each.store.buffer.dtype)
             each.chunks.append(buffer)
             kernel.scopes[buffer] = Scope(
                 buffer, "block", (Cut((), 1, size),), is_alike=not contains(each.right, blocks)
@@ -167,5 +169,5 @@ def _choose_places(kernel: Kernel) -> None:
     kernel.statement = allocate_around(buffers, kernel.statement)
 
 
-def _words(each: KeptSum) -> int:
+def _words(each: ResidentSum) -> int:
     return ITEM_BYTES[each.store.buffer.dtype] // 4

@@ -20,11 +20,11 @@ __device__ __forceinline__ Four<T> weights_at(int n, Right right) {
 
 // Put the weights of all chunks into their places.
 template <int IN_REGISTERS, int IN_SHARED, int IN_GLOBAL, int N_THREADS, class T, class Right>
-__device__ __forceinline__ void keep_weights(Four<T>* kept, Four<T>* shared, Four<T>* global, Right right) {
+__device__ __forceinline__ void keep_weights(Four<T>* registers, Four<T>* shared, Four<T>* global, Right right) {
     const int thread = threadIdx.x;
     if (thread >= N_THREADS) return;
 #pragma unroll
-    for (int n = 0; n < 4 * IN_REGISTERS; ++n) kept[n] = weights_at<T>(n, right);
+    for (int n = 0; n < 4 * IN_REGISTERS; ++n) registers[n] = weights_at<T>(n, right);
 #pragma unroll 4
     for (int n = 0; n < 4 * IN_SHARED; ++n)
         shared[n * N_THREADS + thread] = weights_at<T>(4 * IN_REGISTERS + n, right);
@@ -36,7 +36,7 @@ __device__ __forceinline__ void keep_weights(Four<T>* kept, Four<T>* shared, Fou
 // `left(row, k)` are four terms from k on.
 template <int IN_REGISTERS, int IN_SHARED, int IN_GLOBAL, int N_THREADS, class T, int N_ROWS, class Left>
 __device__ __forceinline__ void add_products(
-    T (&sums)[N_ROWS], const Four<T>* kept, const Four<T>* shared, const Four<T>* global, Left left) {
+    T (&sums)[N_ROWS], const Four<T>* registers, const Four<T>* shared, const Four<T>* global, Left left) {
     const int thread = threadIdx.x, lane = thread & 3;
     T partial[N_ROWS][4] = {};
     const auto add = [&](int chunk, const Four<T>* weights) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void add_products(
         add(chunk, weights);
     };
 #pragma unroll
-    for (int n = 0; n < IN_REGISTERS; ++n) add(n, kept + 4 * n);
+    for (int n = 0; n < IN_REGISTERS; ++n) add(n, registers + 4 * n);
 #pragma unroll 2
     for (int n = 0; n < IN_SHARED; ++n) add_stored(IN_REGISTERS + n, shared + 4 * n * N_THREADS + thread);
 #pragma unroll 2
