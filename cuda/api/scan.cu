@@ -17,25 +17,21 @@ thread_local char last_error[512] = "";
 AttributeCache processor_counts = {cudaDevAttrMultiProcessorCount, {}};
 AttributeCache shared_bytes = {cudaDevAttrMaxSharedMemoryPerBlockOptin, {}};
 
-// Whether the code in use was written for clusters, whatever the device can do: 2 yes, 1 no, 0 not looked up yet.
-std::atomic<int8_t> clusters[kMostDevices];
+// Blocks of the largest cluster; 0: not looked up yet.
+std::atomic<int> cluster_blocks[kMostDevices];
 
 cudaError_t machine_of(int device, Machine* machine) {
   cudaError_t error = processors_of(device, &machine->n_processors);
   if (error == cudaSuccess) error = attribute_of(shared_bytes, device, &machine->shared_bytes);
   if (error != cudaSuccess) return error;
   const bool is_cached = device >= 0 && device < kMostDevices;
-  int8_t known = is_cached ? clusters[device].load(std::memory_order_relaxed) : int8_t(0);
-  if (!known) {
-    const DeviceGuard guard(device);
-    cudaFuncAttributes attributes;
-    error = guard.error() != cudaSuccess ? guard.error() : probe_kernel(&attributes);
-    if (error != cudaSuccess) return error;
-    known = attributes.ptxVersion >= 90 ? 2 : 1;
-    if (is_cached) clusters[device].store(known, std::memory_order_relaxed);
-  }
-  machine->clusters = known == 2;
-  return cudaSuccess;
+  machine->cluster_blocks = is_cached ? cluster_blocks[device].load(std::memory_order_relaxed) : 0;
+  if (machine->cluster_blocks) return cudaSuccess;
+  const DeviceGuard guard(device);
+  error = guard.error() != cudaSuccess ? guard.error() : probe_clusters(&machine->cluster_blocks);
+  if (error == cudaSuccess && is_cached)
+    cluster_blocks[device].store(machine->cluster_blocks, std::memory_order_relaxed);
+  return error;
 }
 
 
@@ -142,7 +138,7 @@ namespace {
 
 // given: n_processors of a device with all that there is, or 0 for this one.
 int32_t find_machine(int32_t device, int32_t n_processors, Machine* machine) {
-  *machine = {n_processors, true, PersistentTuning::kSharedBytes};
+  *machine = {n_processors, ClusterTuning::kBlocks, PersistentTuning::kSharedBytes};
   if (n_processors > 0) return UPSWEEP_OK;
   const cudaError_t error = machine_of(device, machine);
   if (error == cudaSuccess) return UPSWEEP_OK;

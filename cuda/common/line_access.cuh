@@ -114,29 +114,45 @@ struct Contiguous {
   __device__ int memory(int t) const { return kReverse ? length - kVec - t : t; }
   static __device__ Local value(T raw) { return local_of(raw); }
 
+  // Whether `n` positions from `position` on are all in the line, and come as vectors.
+  __device__ bool whole(int position, int n) const {
+    return position >= phase && position + n <= positions() && x_aligned && (!gates || gates_aligned);
+  }
+  __device__ int positions() const { return length + phase; }
+
+  // A vector, or elements that change no state. No branch, so that several are on their way before one is waited for.
+  __device__ void read_vector(const T* from, bool aligned, int at, T (&v)[kVec], double outside) const {
+    union { uint4 word; T part[kVec]; } u;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) u.part[i] = from_double<T>(outside);
+    if (aligned && at >= 0 && at + kVec <= length) u.word = __ldcs(reinterpret_cast<const uint4*>(from + at));
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) v[i] = u.part[kReverse ? kVec - 1 - i : i];
+  }
   // An array that is aligned otherwise than out (gates read a step ahead, say) comes an element at a time, and so do
   // the vectors at a line's ends.
-  __device__ void read(const T* from, bool aligned, int at, T (&v)[kVec], double outside) const {
-    if (aligned && at >= 0 && at + kVec <= length) {
-      union { uint4 word; T part[kVec]; } u;
-      u.word = __ldcs(reinterpret_cast<const uint4*>(from + at));
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) v[i] = u.part[kReverse ? kVec - 1 - i : i];
-      return;
-    }
+  __device__ void read_rest(const T* from, bool aligned, int at, T (&v)[kVec]) const {
+    if (aligned && at >= 0 && at + kVec <= length) return;
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
       const int m = at + (kReverse ? kVec - 1 - i : i);
-      v[i] = m >= 0 && m < length ? from[m] : from_double<T>(outside);
+      if (m >= 0 && m < length) v[i] = from[m];
     }
   }
 
-  template <bool kGated, bool>
-  __device__ void load(int position, T (&x_out)[kVec], T (&a_out)[kGated ? kVec : 1]) const {
+  // Together they load a lane's elements; the second is needed of positions that are not whole(), and of a line's first.
+  template <bool kGated>
+  __device__ void fetch_vectors(int position, T (&x_out)[kVec], T (&a_out)[kGated ? kVec : 1]) const {
+    const int at = memory(time(position));
+    read_vector(x, x_aligned, at, x_out, -0.0);
+    if constexpr (kGated) read_vector(gates, gates_aligned, at, a_out, 1.0);
+  }
+  template <bool kGated>
+  __device__ void fetch_rest(int position, T (&x_out)[kVec], T (&a_out)[kGated ? kVec : 1]) const {
     const int t = time(position), at = memory(t);
-    read(x, x_aligned, at, x_out, -0.0);
+    read_rest(x, x_aligned, at, x_out);
     if constexpr (kGated) {
-      read(gates, gates_aligned, at, a_out, 1.0);
+      read_rest(gates, gates_aligned, at, a_out);
       if (t <= 0 && !first_gate) {
 #pragma unroll
         for (int i = 0; i < kVec; ++i)
@@ -145,23 +161,35 @@ struct Contiguous {
     }
   }
 
+  template <bool kGated, bool>
+  __device__ void load(int position, T (&x_out)[kVec], T (&a_out)[kGated ? kVec : 1]) const {
+    fetch_vectors<kGated>(position, x_out, a_out);
+    fetch_rest<kGated>(position, x_out, a_out);
+  }
+
   __device__ uint32_t load_resets(int position) const {
     return drops_of<kVec>(reset, reset_stride, time(position), 0, length);
   }
 
   template <bool>
   __device__ void store(int position, int, const Local (&y)[kVec]) const {
+    T rounded[kVec];
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) rounded[i] = from_local<T>(y[i]);
+    put(position, rounded);
+  }
+  __device__ void put(int position, const T (&y)[kVec]) const {
     const int t = time(position), at = memory(t);
     if (t >= 0 && t + kVec <= length) {
       union { uint4 word; T part[kVec]; } whole;
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) whole.part[kReverse ? kVec - 1 - i : i] = from_local<T>(y[i]);
+      for (int i = 0; i < kVec; ++i) whole.part[kReverse ? kVec - 1 - i : i] = y[i];
       __stcs(reinterpret_cast<uint4*>(out + at), whole.word);
       return;
     }
 #pragma unroll
     for (int i = 0; i < kVec; ++i)
-      if (t + i >= 0 && t + i < length) out[at + (kReverse ? kVec - 1 - i : i)] = from_local<T>(y[i]);
+      if (t + i >= 0 && t + i < length) out[at + (kReverse ? kVec - 1 - i : i)] = y[i];
   }
 };
 

@@ -259,16 +259,20 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
     return;
   }
   const int64_t positions = p.length + (out_aligned ? 0 : vec - 1);
-  // A cluster for each line, where all lines begin at once.
-  const int64_t cluster_warp = 32 * cluster_elements(item, plan.gated);
-  const int64_t cluster_tile = cluster_warp * ClusterTuning::kBlocks;   // for each warp of a block
-  const int64_t cluster_warps = (positions + cluster_tile - 1) / cluster_tile;
-  if (machine.clusters && plan.typed && !p.reset.data && cluster_warps <= ClusterTuning::kWarps &&
-      p.length > 2 * SplitTuning::kWarps * warp_tile && p.lines <= ClusterTuning::kLines) {
+  // A cluster for each line, where all lines begin at once, or a block.
+  const int64_t held_tile = 32 * vec * cluster_vectors(item, plan.gated);   // of a warp
+  const bool few_long = machine.cluster_blocks > 1 && p.lines <= ClusterTuning::kLines &&
+                        p.length > 2 * SplitTuning::kWarps * warp_tile;
+  const int64_t held_tiles = (positions + held_tile - 1) / held_tile;
+  const bool many_short = held_tiles >= ClusterTuning::kLeastWarps && same_phase(p, outer, plan.gated) &&
+                          p.lines * p.length * item <= ClusterTuning::kBytes;
+  const int64_t cluster_blocks = few_long ? machine.cluster_blocks : 1;
+  const int64_t held_warps = (held_tiles + cluster_blocks - 1) / cluster_blocks;
+  if (plan.typed && !p.reset.data && (few_long || many_short) && held_warps <= ClusterTuning::kWarps) {
     plan.regime = kClusterLines;
-    plan.warps = static_cast<int32_t>(cluster_warps);
-    plan.tile = plan.warps * cluster_warp;
-    plan.tiles = ClusterTuning::kBlocks;
+    plan.warps = static_cast<int32_t>(held_warps);
+    plan.tile = plan.warps * held_tile;
+    plan.tiles = cluster_blocks;
     return;
   }
   if (p.lines <= PersistentTuning::kLines && is_persistent(plan, machine, item)) {

@@ -57,7 +57,7 @@ struct Plan {
 // What a plan depends on.
 struct Machine {
   int n_processors;
-  bool clusters;                   // blocks of a cluster reach each other's shared memory
+  int cluster_blocks;              // of the largest cluster, whose blocks reach each other's shared memory; 1: there are none
   int shared_bytes;                // that one block can have
 };
 

@@ -27,12 +27,17 @@ struct SplitTuning {
   static constexpr int kLinesPerProcessor = 2;
 };
 
-// Lines of at most as many elements as a cluster holds, one in each.
+// Lines of at most as many elements as a cluster, or one block, holds in registers.
 struct ClusterTuning {
-  static constexpr int kBlocks = 8;           // what every device with clusters can have
+  static constexpr int kBlocks = 16;          // of a cluster, where a device has room for it
+  static constexpr int kPortableBlocks = 8;   // what every device with clusters can have
   static constexpr int kWarps = 16;           // of a block, at most
-  static constexpr int kRunVectors[2] = {8, 4};   // of a lane, by [gated]; 4 of 16-bit elements
-  static constexpr int kLines = 4;            // at most: 16 clusters are slower than as many split lines
+  static constexpr int kResident = 1;         // blocks of so many warps a processor, which bounds the registers of a thread
+  static constexpr int kLines = 4;            // that a cluster has each, at most
+  // Lines that a block has each: of at least so many warps, and so many bytes of x in all. Longer transfers are faster by
+  // blocks that walk along a line and prefetch.
+  static constexpr int kLeastWarps = 2;
+  static constexpr int64_t kBytes = 16 << 20;
 };
 
 // Few lines with tiles enough for every processor, one block on each.

@@ -89,16 +89,28 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-template <class Line, bool kGated>
+template <class T, bool kReverse, bool kGated>
 cudaError_t launch_cluster_lines(const Plan& plan, cudaStream_t stream) {
-  constexpr int kBlocks = ClusterTuning::kBlocks, kStage = kStageVectors<Line, kGated> * 16;   // bytes of a warp
+  auto* const kernel = scan_cluster_lines<T, kReverse, kGated>;
   const Problem& p = plan.problem;
-  const GammaPowers powers =
-      kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, ClusterTuning::kWarps * kBlocks);
-  const cudaError_t error = allow_shared(scan_cluster_lines<Line, kGated>, ClusterTuning::kWarps * kStage);
-  if (error != cudaSuccess) return error;
-  scan_cluster_lines<Line, kGated><<<p.lines * kBlocks, plan.warps * 32, plan.warps * kStage, stream>>>(p, powers);
-  return cudaGetLastError();
+  const int n_blocks = static_cast<int>(plan.tiles);
+  GammaPowers powers = {};
+  if (!kGated) powers = powers_of(p.gamma_re, 16 / sizeof(T), cluster_vectors(sizeof(T), kGated) * plan.warps * n_blocks);
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<uint32_t>(n_blocks);
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<uint32_t>(p.lines * n_blocks));
+  launch.blockDim = dim3(static_cast<uint32_t>(plan.warps * 32));
+  launch.stream = stream;
+  launch.attrs = &cluster;
+  launch.numAttrs = n_blocks > 1;
+  if (n_blocks > ClusterTuning::kPortableBlocks) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaLaunchKernelEx(&launch, kernel, p, powers, n_blocks);
 }
 
 template <class T, bool kReverse, bool kGated>
@@ -184,9 +196,8 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
     return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
   }
   if constexpr (!kResets) {
-    using InCluster = Staged<T, kReverse, cluster_elements(sizeof(T), kGated)>;
     if (plan.regime == kPersistentLines) return launch_persistent<T, kReverse, kGated>(plan, w, stream);
-    if (plan.regime == kClusterLines) return launch_cluster_lines<InCluster, kGated>(plan, stream);
+    if (plan.regime == kClusterLines) return launch_cluster_lines<T, kReverse, kGated>(plan, stream);
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
   }
   return launch_short_lines<Contiguous<T, kReverse>, kGated, kResets>(plan, stream, n_processors);

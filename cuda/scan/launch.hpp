@@ -18,5 +18,8 @@ LaunchBackward launch_backward_float16, launch_backward_bfloat16, launch_backwar
 
 // Whether this library holds code for the current device.
 cudaError_t probe_kernel(cudaFuncAttributes* attributes);
+// How many blocks of the current device a cluster of cluster lines can have: 1 where the code in use has no clusters,
+// whatever the device can do.
+cudaError_t probe_clusters(int* n_blocks);
 
 }  // namespace upsweep

@@ -12,10 +12,8 @@ constexpr int kStridedElements = 8;   // that a lane takes of a line of any dtyp
 constexpr int kSubrunElements = 16;    // that are taken in float32 before a float64 is formed
 // Neighbours on a line that a lane takes one after the other where lines are staged, for an element of `item` bytes.
 constexpr int lane_elements(int64_t item) { return item == 2 ? 32 : item == 4 ? 16 : 8; }
-// The same where a cluster holds a line.
-constexpr int cluster_elements(int64_t item, bool gated) {
-  return item == 2 ? 32 : ClusterTuning::kRunVectors[gated] * 16 / static_cast<int>(item);
-}
+// Vectors of a lane where the lanes of a cluster hold a line.
+constexpr int cluster_vectors(int64_t item, bool gated) { return item == 2 || gated ? 2 : 4; }
 // The same of tiles of the persistent scan: with gates half as many, so that all stages fit.
 constexpr int persistent_elements(int64_t item, bool gated) { return lane_elements(item) / (gated ? 2 : 1); }
 // Steps of a thread where columns are split.

@@ -127,6 +127,11 @@ struct Tile {
   template <bool kWhole>
   __device__ void load(const Line& line, int position, S initial) {
     if constexpr (Line::kHeld) line.template load<kGated, kWhole>(position, x, a);
+    begin_with<kWhole>(line, position, initial);
+  }
+  // The same of a lane whose elements are there.
+  template <bool kWhole>
+  __device__ void begin_with(const Line& line, int position, S initial) {
     if constexpr (kResets) drops = line.load_resets(position);
     const int t = line.time(position);
     start = !kWhole && line.starts && t < 0 ? -t : 0;
@@ -299,10 +304,11 @@ struct Tile {
     return s;
   }
 
-  // Writes the results of all elements, given the state before the group's first.
+  // Writes the results of all elements, given the state before the group's first. Returns a bit for each of the warp's
+  // lanes whose results may be wrong.
   template <bool kPlain, class P>
-  __device__ void finish(const Line& line, const Problem& p, int64_t row, int position, const P& powers,
-                         S state, int lane, int base, int width, int reach = 32, bool writes = true) const {
+  __device__ uint32_t write(const Line& line, const Problem& p, int64_t row, int position, const P& powers, S state,
+                            int lane, bool writes = true) const {
     S s = before.b;
     if (!(kResets && dropped_before)) s = advance(kGated ? before.a : powers.lane_power(lane), state, s);
     if (line.begins(position)) s = begin;
@@ -312,19 +318,25 @@ struct Tile {
       // Without a drop a state that is not finite stays so up to the run's end. What it does before a drop inside the
       // run was processed in order, from a state that is looked at here.
       const bool finite = is_finite(convert<S>(last)) && is_finite(s);
-      uint32_t spoilt = __ballot_sync(0xffffffffu, !finite);
-      if (spoilt) {
+      if (__any_sync(0xffffffffu, !finite)) {
         const S a = kGated ? before.a : powers.lane_power(lane);
         bool right = is_right(a, kResets && dropped_before ? zero(S()) : state, s) || line.begins(position);
         if constexpr (kSubruns == 2) {
           const S a_first = kGated ? first.a : powers.sub;
           right = right && (first_drops() || line.begins(position) || is_right(a_first, s, advance(a_first, s, first.b)));
         }
-        const uint32_t group = (width == 32 ? 0xffffffffu : (1u << width) - 1u) << base;
-        spoilt = __ballot_sync(0xffffffffu, !finite && !right);
-        if (spoilt)
-          finish_again(line, p, row, position, powers.gamma, state, lane, base, width, reach, writes && (spoilt & group));
+        return __ballot_sync(0xffffffffu, !finite && !right);
       }
+    }
+    return 0;
+  }
+  template <bool kPlain, class P>
+  __device__ void finish(const Line& line, const Problem& p, int64_t row, int position, const P& powers,
+                         S state, int lane, int base, int width, int reach = 32, bool writes = true) const {
+    const uint32_t spoilt = write<kPlain>(line, p, row, position, powers, state, lane, writes);
+    if ((kGated || !powers.keep) && spoilt) {
+      const uint32_t group = (width == 32 ? 0xffffffffu : (1u << width) - 1u) << base;
+      finish_again(line, p, row, position, powers.gamma, state, lane, base, width, reach, writes && (spoilt & group));
     }
   }
 
