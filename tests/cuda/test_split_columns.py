@@ -3,8 +3,8 @@
 import column_scans
 import numpy as np
 import pytest
-import upsweep
-from helpers import BFLOAT16, random, same_bits
+from helpers import BFLOAT16, random
+from host_scans import check, operands
 from kernel_cases import REGIMES
 from nonfinite_kinds import KINDS
 from upsweep._backends.cuda import library, scan_launch
@@ -17,7 +17,6 @@ SHAPES = {
     (3, 1_025, 17): 1, (2_048, 8): 0, (600, 256): 0,
 }  # fmt: skip
 DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64", "complex64", "int64")] + [BFLOAT16]
-RTOL = {2: 2e-6, 4: 1e-12, 8: 1e-12}
 
 
 @pytest.fixture(scope="module")
@@ -29,65 +28,6 @@ def compiled(tmp_path_factory):
 def on_host(compiled, monkeypatch):
     monkeypatch.setattr(library, "load", lambda: compiled)
     monkeypatch.setattr(library, "check_device", lambda device: None)
-
-
-def widen(array):
-    if not isinstance(array, np.ndarray) or array.dtype.kind in "bi":
-        return array
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-
-
-def check(x, gates=None, gamma=None, reset=None, initial=None, axis=0, **options):
-    result, final = column_scans.scan(x, gates, gamma, reset, initial, axis=axis, **options)
-    again = column_scans.scan(x, gates, gamma, reset, initial, axis=axis, **options)
-    assert same_bits(result, again[0]) and same_bits(final, again[1])
-
-    def expected(of):
-        operands = [of(widen(a)) for a in (x, gates, gamma, initial)]
-        where = options | {"axis": axis, "reset": reset, "initial": operands[3], "return_final": True}
-        if gates is not None:
-            return upsweep.linear_recurrence(operands[1], operands[0], **where)
-        if gamma is None:
-            return upsweep.cumulative_sum(operands[0], **where)
-        by = np.expand_dims(operands[2], axis) if isinstance(gamma, np.ndarray) else operands[2]
-        return upsweep.discounted_cumsum(operands[0], by, **where)
-
-    sizes = expected(lambda a: a if a is None else abs(a))
-    for y, exact, size in zip((result, final), expected(lambda a: a), sizes):
-        compare(y, exact, size, RTOL[x.dtype.itemsize] if x.dtype.kind != "c" else 1e-12)
-
-
-def compare(result, exact, size, rtol):
-    if result.dtype.kind == "i":
-        np.testing.assert_array_equal(result, exact)
-        return
-    if result.dtype.kind == "c":
-        for part in ("real", "imag"):
-            compare(getattr(result, part), getattr(exact, part), size, rtol)
-        return
-    with np.errstate(over="ignore"):
-        rounded = exact.astype(result.dtype).astype(np.float64)
-    result, limits = result.astype(np.float64), result.dtype
-    eps, tiny = (2.0**-7, 1e-38) if limits == BFLOAT16 else (np.finfo(limits).eps, float(np.finfo(limits).tiny))
-    lost = ~np.isfinite(rounded)
-    np.testing.assert_array_equal(result[lost], rounded[lost])
-    within = np.isfinite(size) & ~lost
-    assert (np.abs(result - rounded) <= rtol * size + eps * np.abs(rounded) + tiny)[within].all()
-    assert np.isfinite(result[~lost]).all()
-
-
-def operands(shape, dtype, axis, seed=0):
-    """Return x, gates, gammas of the columns, resets and initial states."""
-    batch = shape[:axis] + shape[axis + 1 :]
-    if dtype.kind == "i":
-        integers = np.random.default_rng(seed).integers
-        return integers(-99, 99, shape), None, None, integers(0, 99, shape) == 0, integers(-99, 99, batch)
-    x, gates = random(shape, dtype, seed), random(shape, dtype, seed + 1, -0.7, 1.0)
-    if dtype.kind == "c":
-        gates = (gates * 0.7).astype(dtype)
-    state = np.complex128 if dtype.kind == "c" else np.float64
-    reset = np.random.default_rng(seed).random(shape) < 0.003
-    return x, gates, random(batch, state, seed + 2, 0.9, 1.0), reset, random(batch, state, seed + 3)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

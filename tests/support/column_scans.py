@@ -5,10 +5,7 @@ Threads are fibers; two blocks run at the same time and wait for each other. Onl
 
 import re
 
-import numpy as np
-from host_device import describe
 from reductions import HostLibrary, compile_unit
-from upsweep._backends.cuda import scan_launch
 
 # Smaller tiles, groups and families, so that a few thousand steps have several families.
 SMALLER = {
@@ -27,7 +24,8 @@ REPLACED = {
     r"#include <cuda_\w+\.h>": "",
     r"extern __shared__ uint4 staging\[\];": "static thread_local uint4 staging[1 << 13];",
 }
-UNIT = """
+# What scans need of CUDA beside it.
+COMMON = """
 #include "cuda_on_host.hpp"
 #define __host__
 static int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
@@ -36,7 +34,8 @@ static void __nanosleep(unsigned) { back_off(); }
 static unsigned atomicAdd(unsigned* counter, unsigned by) {
     return __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
 }
-#include "plan/scan.cpp"
+"""
+UNIT = COMMON + """#include "plan/scan.cpp"
 #include "scan/held_columns.cuh"
 #include "scan/split_columns.cuh"
 #include "scan/wide_columns.cuh"
@@ -98,7 +97,7 @@ using namespace upsweep;
 extern "C" const char* upsweep_cuda_last_error() { return "no plan of split columns"; }
 extern "C" int upsweep_cuda_plan_scan(const upsweep_scan* scan, int, upsweep_plan* result) {
     Plan plan;
-    if (make_plan(*scan, {132, true, 227 * 1024}, &plan)) return UPSWEEP_INVALID;
+    if (make_plan(*scan, {132, 16, 227 * 1024}, &plan)) return UPSWEEP_INVALID;
     if (plan.regime != kSplitColumns && plan.regime != kHeldColumns && plan.regime != kWideColumns)
         return UPSWEEP_INVALID;
     *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, 1, plan.workspace_bytes};
@@ -106,7 +105,7 @@ extern "C" int upsweep_cuda_plan_scan(const upsweep_scan* scan, int, upsweep_pla
 }
 extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
     Plan plan;
-    make_plan(*scan, {132, true, 227 * 1024}, &plan);
+    make_plan(*scan, {132, 16, 227 * 1024}, &plan);
     std::memset(scan->workspace, 0xff, scan->workspace_bytes);
     char* const words = static_cast<char*>(scan->workspace) + kCounterBytes;
     const Workspace w = {static_cast<uint32_t*>(scan->workspace), reinterpret_cast<unsigned long long*>(words)};
@@ -123,33 +122,14 @@ extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
 """
 
 
-def _for_the_host(text):
+def for_the_host(text, smaller=SMALLER):
     for pattern, replacement in REPLACED.items():
         text = re.sub(pattern, replacement, text)
-    for measured, smaller in SMALLER.items():
-        text = text.replace(measured, smaller)
+    for measured, small in smaller.items():
+        text = text.replace(measured, small)
     return text
 
 
 def compile_library(folder):
     """Compile a library with the functions of the C interface that a scan of split columns needs."""
-    return HostLibrary(compile_unit(folder, UNIT, _for_the_host), ("plan_scan", "scan"))
-
-
-def scan(x, gates=None, gamma=None, reset=None, initial=None, *, out=None, exclusive=False, reverse=False, axis=0):
-    """Return the result and the final state, which hold 77 before."""
-    out = np.full_like(x, 77) if out is None else out
-    final_dtype = x.dtype if x.dtype.kind in "biuc" else np.float64
-    final = np.full(x.shape[:axis] + x.shape[axis + 1 :], 77, final_dtype)
-    described = [
-        describe(a) if isinstance(a, np.ndarray) else a for a in (x, gates, gamma, initial, reset, out, final)
-    ]
-    memory = []
-
-    def allocate(n_bytes):
-        memory.append(np.full(-(-n_bytes // 8), np.nan))
-        return memory[-1].ctypes.data, None
-
-    request = scan_launch.problem(*described, axis=axis, reverse=reverse, exclusive=exclusive, device=0, stream=0)
-    scan_launch.run_scan(request, allocate)
-    return out, final
+    return HostLibrary(compile_unit(folder, UNIT, for_the_host), ("plan_scan", "scan"))

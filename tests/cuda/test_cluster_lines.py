@@ -1,0 +1,59 @@
+"""Cluster lines (cuda/scan/cluster_lines.cuh), compiled for the host: held to scans on the CPU in float64."""
+
+import cluster_scans
+import numpy as np
+import pytest
+from helpers import BFLOAT16, random
+from host_scans import check, operands
+from nonfinite_kinds import KINDS
+from upsweep._backends.cuda import library
+
+DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64")] + [BFLOAT16]
+
+
+def shapes(dtype):
+    """Lines in clusters, some in blocks; odd lengths, so that not all begin on a vector's boundary."""
+    return (2, 20_001 // dtype.itemsize), (3, 5_603 // dtype.itemsize)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return cluster_scans.compile_library(tmp_path_factory.mktemp("clusters"))
+
+
+@pytest.fixture(autouse=True)
+def on_host(compiled, monkeypatch):
+    monkeypatch.setattr(library, "load", lambda: compiled)
+    monkeypatch.setattr(library, "check_device", lambda device: None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("which", [0, 1], ids=["clusters", "blocks"])
+def test_every_option(which, dtype):
+    x, gates, gamma, _, initial = operands(shapes(dtype)[which], dtype, 1)
+    for reverse in (False, True):
+        check(x, axis=1, reverse=reverse)
+        check(x, gates, axis=1, reverse=reverse)
+        check(x, gates, initial=initial, axis=1, reverse=reverse, exclusive=True)
+        check(x, gamma=gamma, initial=initial, axis=1, reverse=reverse)
+        check(x, gamma=0.9, axis=1, reverse=reverse, exclusive=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_arrays_that_are_aligned_otherwise(dtype):
+    n = shapes(dtype)[0][1]
+    x, gates, *_ = operands((1, n + 5), dtype, 1)
+    for reverse in (False, True):
+        check(x[:, 1:-4], gates[:, 2:-3], axis=1, reverse=reverse)
+        check(x[:, 3:-2], axis=1, reverse=reverse)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=lambda dtype: dtype.name)
+def test_states_that_are_not_finite(dtype, kind):
+    for shape in shapes(dtype):
+        x, gates = random(shape, dtype), random(shape, dtype, 1, 0.2, 1.0)
+        for reverse in (False, True):
+            kind(np.flip(x, -1) if reverse else x, np.flip(gates, -1) if reverse else gates)
+            check(x, gates, axis=1, reverse=reverse)
+            check(x, gamma=0.9, axis=1, reverse=reverse, exclusive=reverse)

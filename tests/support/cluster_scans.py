@@ -1,0 +1,101 @@
+"""The kernel of cluster lines (cuda/scan/cluster_lines.cuh), compiled by the C++ compiler for the host.
+
+Threads are fibers. The blocks of a cluster run at the same time, each by a thread of the host, whose thread-local
+variables are the block's shared memory: another block's lie as far from its thread's anchor.
+"""
+
+from column_scans import COMMON, for_the_host
+from reductions import HostLibrary, compile_unit
+
+# Fewer blocks in a cluster: each is a thread.
+SMALLER = {
+    "kBlocks = 16;          // of a cluster": "kBlocks = 4;           // of a cluster",
+    '#include "common/cluster.cuh"': "",
+}
+UNIT = (
+    COMMON
+    + """
+#define __builtin_assume(condition) ((condition) ? void() : __builtin_trap())
+namespace clusters {
+constexpr int MOST = 4096;
+static unsigned n_blocks;
+static std::atomic<char*> anchors[MOST];
+static std::atomic<unsigned> arrived[MOST], opened[MOST];
+static thread_local char anchor;
+static thread_local unsigned before[1024];
+}  // namespace clusters
+namespace upsweep {
+static void arrive_at_cluster() {
+    using namespace clusters;
+    const unsigned cluster = blockIdx.x / n_blocks;
+    anchors[blockIdx.x] = &anchor;
+    before[threadIdx.x] = opened[cluster];
+    if (++arrived[cluster] == n_blocks * blockDim.x) arrived[cluster] = 0, ++opened[cluster];
+}
+static void wait_for_cluster() {
+    while (clusters::opened[blockIdx.x / clusters::n_blocks] == clusters::before[threadIdx.x]) back_off();
+}
+static void synchronise_cluster() {
+    arrive_at_cluster();
+    wait_for_cluster();
+}
+template <class T>
+T* in_block(T* local, int block) {
+    using namespace clusters;
+    char* const other = anchors[blockIdx.x / n_blocks * n_blocks + block];
+    return reinterpret_cast<T*>(other + (reinterpret_cast<char*>(local) - &anchor));
+}
+}  // namespace upsweep
+#include "plan/scan.cpp"
+#include "scan/cluster_lines.cuh"
+
+namespace upsweep {
+struct Call {
+    Problem p;
+    GammaPowers powers;
+    int n_blocks;
+};
+template <class T, bool kReverse, bool kGated>
+void run_block(Call c) {
+    scan_cluster_lines<T, kReverse, kGated>(c.p, c.powers, c.n_blocks);
+}
+template <class T>
+void launch(const Plan& plan) {
+    const int n_blocks = int(plan.tiles), groups = cluster_vectors(sizeof(T), plan.gated) * plan.warps * n_blocks;
+    const Call call = {plan.problem, powers_of(plan.problem.gamma_re, 16 / sizeof(T), groups), n_blocks};
+    const auto kernel = plan.reverse ? plan.gated ? run_block<T, true, true> : run_block<T, true, false>
+                                     : plan.gated ? run_block<T, false, true> : run_block<T, false, false>;
+    clusters::n_blocks = n_blocks;
+    fibers::Launch<Call>::run(kernel, call, unsigned(plan.problem.lines * n_blocks), plan.warps * 32, n_blocks);
+}
+}  // namespace upsweep
+
+using namespace upsweep;
+static const Machine machine = {132, ClusterTuning::kBlocks, 227 * 1024};
+extern "C" int last_blocks;
+int last_blocks;
+extern "C" const char* upsweep_cuda_last_error() { return "no plan of cluster lines"; }
+extern "C" int upsweep_cuda_plan_scan(const upsweep_scan* scan, int, upsweep_plan* result) {
+    Plan plan;
+    if (make_plan(*scan, machine, &plan) || plan.regime != kClusterLines) return UPSWEEP_INVALID;
+    *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, 1, plan.workspace_bytes};
+    return 0;
+}
+extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
+    Plan plan;
+    if (make_plan(*scan, machine, &plan) || plan.regime != kClusterLines) return UPSWEEP_INVALID;
+    last_blocks = int(plan.tiles);
+    if (plan.problem.x.dtype == UPSWEEP_FLOAT16) launch<__half>(plan);
+    else if (plan.problem.x.dtype == UPSWEEP_BFLOAT16) launch<__nv_bfloat16>(plan);
+    else if (plan.problem.x.dtype == UPSWEEP_FLOAT32) launch<float>(plan);
+    else launch<double>(plan);
+    return 0;
+}
+"""
+)
+
+
+def compile_library(folder):
+    """Compile a library with the functions of the C interface that a scan of cluster lines needs."""
+    unit = compile_unit(folder, UNIT, lambda text: for_the_host(text, SMALLER))
+    return HostLibrary(unit, ("plan_scan", "scan"))
