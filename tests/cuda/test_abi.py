@@ -143,6 +143,9 @@ def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=
         ((4, 65536), -1, "cluster lines", 4),
         ((5, 65536), -1, "split lines", 5),
         ((1, 65537), -1, "split lines", 1),
+        ((512, 4096), -1, "cluster lines", 512),
+        ((512, 4097), -1, "lines", 512),
+        ((4097, 1024), -1, "lines", 4097),
         ((8, 2048, 1536), 1, "columns", 12288),
         ((16, 16384, 128), 1, "split columns", 2048),
         ((0, 5), -1, "nothing", 0),
@@ -163,12 +166,15 @@ def test_short_lines_with_more_than_elements_are_not_packed():
     assert REGIMES[plan(array((1000, 32)), final=array((1000,))).regime] == "short lines"
     assert REGIMES[plan(array((1000, 32), strides=(256, 4))).regime] == "short lines"
     assert REGIMES[plan(array((1000, 200))).regime] == "packed lines"
-    assert REGIMES[plan(array((1000, 300))).regime] == "lines"
+    assert REGIMES[plan(array((1000, 300))).regime] == "cluster lines"
+    assert REGIMES[plan(array((100_000, 300))).regime] == "lines"
+    offset = plan(array((1000, 300)), out=array((1000, 300), pointer=(1 << 40) + 4))  # loads would be elements
+    assert REGIMES[offset.regime] == "lines"
 
 
 @needs_library
 def test_windows():
-    for window, regime, has_workspace in ((3, "window", False), (100, "window", True), (3000, "lines", False)):
+    for window, regime, has_workspace in ((3, "window", False), (100, "window", True), (3000, "cluster lines", False)):
         answer = plan(array((1000, 3000)), out=array((1000, 3000), pointer=1 << 40), window=window)
         assert (REGIMES[answer.regime], answer.workspace_bytes > 0) == (regime, has_workspace)
     in_place, aside = (
@@ -184,9 +190,9 @@ def test_windows():
 @needs_library
 def test_a_final_state_alone():
     gates, nothing = array((1000, 3000)), array((1000, 3000), "int8", (0, 0))
-    for x in (gates, nothing):
+    for x, regime in ((gates, "cluster lines"), (nothing, "lines")):
         answer = plan(x, gates, out=None, final=array((1000,), "float64"))
-        assert REGIMES[answer.regime] == "lines"
+        assert REGIMES[answer.regime] == regime
     with pytest.raises(ValueError, match="one of out and final_state"):
         p = scan_launch.problem(
             gates, None, 0.5, None, None, None, array((1000,), "float64"),

@@ -35,7 +35,9 @@ static unsigned atomicAdd(unsigned* counter, unsigned by) {
     return __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
 }
 """
-UNIT = COMMON + """#include "plan/scan.cpp"
+UNIT = (
+    COMMON
+    + """#include "plan/scan.cpp"
 #include "scan/held_columns.cuh"
 #include "scan/split_columns.cuh"
 #include "scan/wide_columns.cuh"
@@ -120,6 +122,7 @@ extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
     return 0;
 }
 """
+)
 
 
 def for_the_host(text, smaller=SMALLER):
