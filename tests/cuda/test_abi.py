@@ -166,9 +166,10 @@ def test_short_lines_with_more_than_elements_are_not_packed():
     assert REGIMES[plan(array((1000, 32)), final=array((1000,))).regime] == "short lines"
     assert REGIMES[plan(array((1000, 32), strides=(256, 4))).regime] == "short lines"
     assert REGIMES[plan(array((1000, 200))).regime] == "packed lines"
-    assert REGIMES[plan(array((1000, 300))).regime] == "cluster lines"
-    assert REGIMES[plan(array((100_000, 300))).regime] == "lines"
-    offset = plan(array((1000, 300)), out=array((1000, 300), pointer=(1 << 40) + 4))  # loads would be elements
+    assert REGIMES[plan(array((1000, 300))).regime] == "lines"
+    assert REGIMES[plan(array((1000, 600))).regime] == "cluster lines"
+    assert REGIMES[plan(array((100_000, 600))).regime] == "lines"
+    offset = plan(array((1000, 600)), out=array((1000, 600), pointer=(1 << 40) + 4))  # loads would be elements
     assert REGIMES[offset.regime] == "lines"
 
 
