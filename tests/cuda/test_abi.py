@@ -175,7 +175,11 @@ def test_short_lines_with_more_than_elements_are_not_packed():
 
 @needs_library
 def test_windows():
-    for window, regime, has_workspace in ((3, "window", False), (100, "window", True), (3000, "cluster lines", False)):
+    for window, regime, has_workspace in (
+        (3, "window", False),
+        (100, "window", True),
+        (3000, "cluster lines", False),
+    ):
         answer = plan(array((1000, 3000)), out=array((1000, 3000), pointer=1 << 40), window=window)
         assert (REGIMES[answer.regime], answer.workspace_bytes > 0) == (regime, has_workspace)
     in_place, aside = (
