@@ -140,7 +140,7 @@ struct Contiguous {
     }
   }
 
-  // Together they load a lane's elements; the second is needed of positions that are not whole(), and of a line's first.
+  // Together they load a lane's elements; the second is needed of positions that are not whole(), and of a line's first gate.
   template <bool kGated>
   __device__ void fetch_vectors(int position, T (&x_out)[kVec], T (&a_out)[kGated ? kVec : 1]) const {
     const int at = memory(time(position));
@@ -153,12 +153,12 @@ struct Contiguous {
     read_rest(x, x_aligned, at, x_out);
     if constexpr (kGated) {
       read_rest(gates, gates_aligned, at, a_out);
-      if (t <= 0 && !first_gate) {
-#pragma unroll
-        for (int i = 0; i < kVec; ++i)
-          if (t + i == 0) a_out[i] = from_double<T>(1.0);
-      }
+      pass_first_gate(t, a_out);
     }
+  }
+  __device__ void pass_first_gate(int t, T (&a_out)[kVec]) const {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) a_out[i] = t + i == 0 && !first_gate ? from_double<T>(1.0) : a_out[i];
   }
 
   template <bool kGated, bool>

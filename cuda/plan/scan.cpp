@@ -264,8 +264,11 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const bool few_long = machine.cluster_blocks > 1 && p.lines <= ClusterTuning::kLines &&
                         p.length > 2 * SplitTuning::kWarps * warp_tile;
   const int64_t held_tiles = (positions + held_tile - 1) / held_tile;
-  const bool many_short = held_tiles >= ClusterTuning::kLeastWarps && same_phase(p, outer, plan.gated) &&
-                          p.lines * p.length * item <= ClusterTuning::kBytes;
+  const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
+  const int64_t most_bytes = plan.typed && plan.gated ? ClusterTuning::kBytes[item / 4] : 0;
+  const bool is_short = plan.gated ? p.lines * p.length * item <= most_bytes
+                                   : few && p.length + vec - 1 > 2 * SplitTuning::kWarps * warp_tile;
+  const bool many_short = is_short && held_tiles >= ClusterTuning::kLeastWarps && same_phase(p, outer, plan.gated);
   const int64_t cluster_blocks = few_long ? machine.cluster_blocks : 1;
   const int64_t held_warps = (held_tiles + cluster_blocks - 1) / cluster_blocks;
   if (plan.typed && !p.reset.data && (few_long || many_short) && held_warps <= ClusterTuning::kWarps) {
@@ -289,7 +292,6 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
                    p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
   const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
-  const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;

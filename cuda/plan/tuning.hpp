@@ -32,12 +32,13 @@ struct ClusterTuning {
   static constexpr int kBlocks = 16;          // of a cluster, where a device has room for it
   static constexpr int kPortableBlocks = 8;   // what every device with clusters can have
   static constexpr int kWarps = 16;           // of a block, at most
-  static constexpr int kResident = 1;         // blocks of so many warps a processor, which bounds the registers of a thread
-  static constexpr int kLines = 4;            // that a cluster has each, at most
-  // Lines that a block has each: of at least so many warps, and so many bytes of x in all. Longer transfers are faster by
-  // blocks that walk along a line and prefetch.
+  static constexpr int kResident = 2;         // blocks of so many warps a processor, which bounds the registers of a thread
+  static constexpr int kLines = 16;           // that a cluster has each, at most
+  // Lines that a block has each, with gates: of at least so many warps, and so many bytes of x in all, by the size of an
+  // element: 2, 4, 8. More are faster by blocks that walk along a line and prefetch; sums too, unless their lines
+  // would be split.
   static constexpr int kLeastWarps = 2;
-  static constexpr int64_t kBytes = 16 << 20;
+  static constexpr int64_t kBytes[3] = {2 << 20, 8 << 20, 2 << 20};
 };
 
 // Few lines with tiles enough for every processor, one block on each.

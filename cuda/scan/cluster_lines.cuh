@@ -33,23 +33,9 @@ struct ScannedSteps {
 // What the blocks of a cluster send each other: the aggregates, and those over all states where a state may be wrong.
 template <class S>
 struct ClusterSteps {
-  Step<S> step[ClusterTuning::kBlocks];
+  alignas(16) Step<S> step[ClusterTuning::kBlocks];
+  Arrivals arrivals;
   ExtendedStep extended[ClusterTuning::kBlocks];
-};
-
-// A line whose results stay in registers until it is known whether they are right.
-template <class T, bool kReverse>
-struct Held : Contiguous<T, kReverse> {
-  using Base = Contiguous<T, kReverse>;
-  using typename Base::Local;
-  T* results;                      // of a vector; they take the place of the elements
-
-  using Base::Base;
-  template <bool>
-  __device__ void store(int, int, const Local (&y)[Base::kVec]) const {
-#pragma unroll
-    for (int i = 0; i < Base::kVec; ++i) results[i] = from_local<T>(y[i]);
-  }
 };
 
 // A line whose lanes take kVectors neighbouring vectors each from memory.
@@ -94,10 +80,12 @@ struct RunAgain {
 template <class Line, bool kGated>
 struct HeldGroups {
   using S = typename Line::State;
-  static constexpr int kGroups = cluster_vectors(sizeof(typename Line::Raw), kGated), kGroup = 32 * Line::kVec;
+  using Local = typename Line::Local;
+  using Raw = typename Line::Raw;
+  static constexpr int kVec = Line::kVec, kGroups = cluster_vectors(sizeof(Raw), kGated), kGroup = 32 * kVec;
   static constexpr int kWarpTile = kGroups * kGroup;
 
-  Tile<Line, kGated, false> tile[kGroups];
+  Tile<Line, kGated, false> tile[kGroups];   // .before: from the warp's first element on
 
   __device__ void fetch_vectors(const Line& line, int position) {
 #pragma unroll
@@ -109,35 +97,72 @@ struct HeldGroups {
     for (int e = 0; e < kGroups; ++e)
       line.template fetch_rest<kGated>(position + e * kGroup, tile[e].x, tile[e].a);
   }
-  // What the warp's part does.
-  template <bool kWhole>
+  // What the warp's part does. Only a line's first group begins with the initial state, after positions of no element.
   __device__ Step<S> reduce(const Line& line, int position, S initial, const BlockPowers<S>& powers, int lane) {
-    Step<S> all;
+    if constexpr (kGated) line.pass_first_gate(line.time(position), tile[0].a);
+    Step<S> all = {one(S()), nothing(S())};
 #pragma unroll
     for (int e = 0; e < kGroups; ++e) {
       const int at = position + e * kGroup;
-      tile[e].template begin_with<kWhole>(line, at, initial);
-      tile[e].template reduce<kWhole>(line, at, powers, lane, 0, 32);
+      if (e == 0) {
+        tile[e].template begin_with<false>(line, at, initial);
+        tile[e].template reduce<false>(line, at, powers, lane, 0, 32);
+      } else {
+        tile[e].template begin_with<true>(line, at, nothing(S()));
+        tile[e].template reduce<true>(line, at, powers, lane, 0, 32);
+      }
       tile[e].hide_elements();
-      all = e ? combine(all, tile[e].all) : tile[e].all;
+      const Step<S> before = {kGated ? tile[e].before.a : powers.lane_power(lane), tile[e].before.b};
+      tile[e].before.b = advance(before.a, all.b, before.b);
+      if constexpr (kGated) tile[e].before.a = product(before.a, all.a);
+      all = combine(all, tile[e].all);
     }
     return all;
   }
-  // Puts results in the place of the elements, from the state before the warp's part. Returns whether they may be wrong.
-  template <bool kPlain>
-  __device__ bool scan(Line& line, const Problem& p, int64_t row, int position, const BlockPowers<S>& powers, S state,
-                       int lane) {
+  // Puts results in the place of the elements, from the state before the warp's part. Returns whether the lane's may be
+  // wrong.
+  __device__ bool scan(const Line& line, const Problem& p, int64_t row, int position, const BlockPowers<S>& powers,
+                       S state, int lane) {
     bool wrong = false;
+    S factor = kGated ? one(S()) : powers.lane_power(lane);
 #pragma unroll
     for (int e = 0; e < kGroups; ++e) {
-      line.results = tile[e].x;
-      wrong |= tile[e].template write<kPlain>(line, p, row, position + e * kGroup, powers, state, lane) != 0;
-      const Step<S> step = tile[e].all;
-      const S after = advance(step.a, state, step.b);
-      wrong |= !is_finite(after) && !is_right(step.a, state, after);
-      state = after;
+      const int t = line.time(position + e * kGroup);
+      const S a = kGated ? tile[e].before.a : factor;
+      S s = advance(a, state, tile[e].before.b);
+      if (!is_finite(s)) wrong |= !is_right(a, state, s);
+      if (e == 0 && line.begins(position)) s = tile[e].begin;
+      if (!kGated && e + 1 < kGroups) factor = product(powers.group, factor);
+      if (p.final_state.data && t < line.length && t + kVec >= line.length) finish(line, p, row, t, powers, s, e);
+      walk(p, t, convert<Local>(powers.gamma), convert<Local>(s), e);
     }
     return wrong && (kGated || !powers.keep);
+  }
+  // Of one group: results in the place of the elements.
+  __device__ void walk(const Problem& p, int t, Local gamma, Local s, int e) {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const Local by = factor_of(gamma, e, i), next = advance(by, s, Line::value(tile[e].x[i]));
+      const bool outside = !kGated && e == 0 && t + i < 0;
+      // The state before the line is none; -0 was only to add nothing.
+      const bool none = e == 0 && t + i == 0 && !p.initial.data;
+      tile[e].x[i] = from_local<Raw>(!p.exclusive ? next : none ? zero(Local()) : s);
+      s = outside ? s : next;
+    }
+  }
+  // Stores the state after the line's last element, from the one before a lane's elements.
+  __device__ void finish(const Line& line, const Problem& p, int64_t row, int t, const BlockPowers<S>& powers, S state,
+                         int e) const {
+    Local s = convert<Local>(state);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const Local next = advance(factor_of(convert<Local>(powers.gamma), e, i), s, Line::value(tile[e].x[i]));
+      if (t + i >= 0 && t + i < line.length) s = next;
+    }
+    store_state(LineIndex(p, row).in(p.final_state), p.final_state.dtype, convert<S>(s));
+  }
+  __device__ Local factor_of(Local gamma, int e, int i) const {
+    return kGated ? Line::value(tile[e].a[kGated ? i : 0]) : gamma;
   }
   __device__ void put(const Line& line, int position) const {
 #pragma unroll
@@ -145,12 +170,11 @@ struct HeldGroups {
   }
 };
 
-// A line in each cluster of n_blocks.
+// A line in each cluster of 2^log2_blocks blocks.
 template <class T, bool kReverse, bool kGated>
 __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, ClusterTuning::kResident)
-    scan_cluster_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers gamma_powers,
-                       int n_blocks) {
-  using Line = Held<T, kReverse>;
+    scan_cluster_lines(const __grid_constant__ Problem p, int log2_blocks) {
+  using Line = Contiguous<T, kReverse>;
   using S = typename Line::State;
   using Groups = HeldGroups<Line, kGated>;
   constexpr int kWarps = ClusterTuning::kWarps, kBlocks = ClusterTuning::kBlocks;
@@ -158,28 +182,32 @@ __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, ClusterTuning::kRe
   __shared__ BlockPowers<S> powers;
   __shared__ ClusterSteps<S> sent;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-  const uint32_t row = blockIdx.x / n_blocks;
-  const int block = blockIdx.x % n_blocks, block_position = block * n_warps * Groups::kWarpTile;
+  const int n_blocks = 1 << log2_blocks;
+  const uint32_t row = blockIdx.x >> log2_blocks;
+  const int block = blockIdx.x & (n_blocks - 1), block_position = block * n_warps * Groups::kWarpTile;
   const int warp_position = block_position + warp * Groups::kWarpTile, position = warp_position + lane * Line::kVec;
-  Line line(p, LineIndex(p, row));
+  const LineIndex index(p, row);
+  const Line line(p, index);
   __builtin_assume(position >= 0 && line.phase >= 0 && line.phase < Line::kVec);
   Groups groups;
   groups.fetch_vectors(line, position);
-  if (n_blocks > 1) arrive_at_cluster();
+  if (n_blocks > 1) {
+    if (threadIdx.x == 0) sent.arrivals.expect(n_blocks * sizeof(Step<S>));
+    tell_cluster();
+  }
   if (!kGated) {
-    set_powers(powers, p, gamma_powers, row, Line::kVec, Groups::kGroups * kWarps * kBlocks);
+    powers.set(gamma_of<S>(p, index), Line::kVec, Groups::kGroups * kWarps * kBlocks);
     __syncthreads();
   }
-  const bool plain = is_plain(line, p, warp_position, Groups::kWarpTile);
-  if (!plain || warp_position == 0) groups.fetch_rest(line, position);
-  const S initial = block ? nothing(S()) : initial_of<S>(p, LineIndex(p, row));
-  const Step<S> step = plain ? groups.template reduce<true>(line, position, initial, powers, lane)
-                             : groups.template reduce<false>(line, position, initial, powers, lane);
+  if (warp_position < line.positions() && !line.whole(warp_position, Groups::kWarpTile))
+    groups.fetch_rest(line, position);
+  const S initial = block ? nothing(S()) : initial_of<S>(p, index);
+  const Step<S> step = groups.reduce(line, position, initial, powers, lane);
   if (lane == 0) shared.step[warp] = step;
   __syncthreads();
   const ScannedSteps<S> warps(shared.step, n_warps, lane);
 
-  RunAgain<InRuns<typename Line::Base, Groups::kGroups>, kGated> again;
+  RunAgain<InRuns<Line, Groups::kGroups>, kGated> again;
   using Local = typename Line::Local;
   const int run_position = block_position + threadIdx.x * Groups::kGroups * Line::kVec;
   S state = nothing(S());
@@ -187,9 +215,9 @@ __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, ClusterTuning::kRe
     wait_for_cluster();            // from here on every block may write into every other's shared memory
     if (warp == 0) {
       const Step<S> all = warps.all();
-      if (lane < n_blocks) in_block(&sent, lane)->step[block] = all;
+      if (lane < n_blocks) sent.arrivals.send(&sent.step[block].a, lane, all.a, all.b);
     }
-    synchronise_cluster();
+    sent.arrivals.wait();
     const ScannedSteps<S> blocks(sent.step, n_blocks, lane);
     if ((kGated || !powers.keep) && blocks.may_be_wrong(n_blocks, lane, state)) {
       again.load(p, row, run_position, powers.gamma);
@@ -211,10 +239,7 @@ __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, ClusterTuning::kRe
     return;
   }
   state = warps.before(warp, state);
-  const bool wrong = plain ? groups.template scan<true>(line, p, row, position, powers, state, lane)
-                           : groups.template scan<false>(line, p, row, position, powers, state, lane);
-  if (wrong) {
-    __syncwarp();
+  if (__any_sync(0xffffffffu, groups.scan(line, p, row, position, powers, state, lane))) {
     again.load(p, row, run_position, powers.gamma);
     scan_group_again(again.run, state, lane, 0, 32, 32, true);
     again.store(p, row, run_position);

@@ -94,8 +94,8 @@ cudaError_t launch_cluster_lines(const Plan& plan, cudaStream_t stream) {
   auto* const kernel = scan_cluster_lines<T, kReverse, kGated>;
   const Problem& p = plan.problem;
   const int n_blocks = static_cast<int>(plan.tiles);
-  GammaPowers powers = {};
-  if (!kGated) powers = powers_of(p.gamma_re, 16 / sizeof(T), cluster_vectors(sizeof(T), kGated) * plan.warps * n_blocks);
+  int log2_blocks = 0;
+  while (1 << log2_blocks < n_blocks) ++log2_blocks;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = static_cast<uint32_t>(n_blocks);
@@ -110,7 +110,7 @@ cudaError_t launch_cluster_lines(const Plan& plan, cudaStream_t stream) {
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (error != cudaSuccess) return error;
   }
-  return cudaLaunchKernelEx(&launch, kernel, p, powers, n_blocks);
+  return cudaLaunchKernelEx(&launch, kernel, p, log2_blocks);
 }
 
 template <class T, bool kReverse, bool kGated>

@@ -141,11 +141,12 @@ def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=
         ((1_000_000, 32), -1, "packed lines", 1_000_000),
         ((1, 65536), -1, "cluster lines", 1),
         ((4, 65536), -1, "cluster lines", 4),
-        ((5, 65536), -1, "split lines", 5),
+        ((16, 65536), -1, "cluster lines", 16),
+        ((17, 65536), -1, "split lines", 17),
         ((1, 65537), -1, "split lines", 1),
         ((512, 4096), -1, "cluster lines", 512),
         ((512, 4097), -1, "lines", 512),
-        ((4097, 1024), -1, "lines", 4097),
+        ((2049, 1024), -1, "lines", 2049),
         ((8, 2048, 1536), 1, "columns", 12288),
         ((16, 16384, 128), 1, "split columns", 2048),
         ((0, 5), -1, "nothing", 0),
@@ -167,19 +168,17 @@ def test_short_lines_with_more_than_elements_are_not_packed():
     assert REGIMES[plan(array((1000, 32), strides=(256, 4))).regime] == "short lines"
     assert REGIMES[plan(array((1000, 200))).regime] == "packed lines"
     assert REGIMES[plan(array((1000, 300))).regime] == "lines"
-    assert REGIMES[plan(array((1000, 600))).regime] == "cluster lines"
-    assert REGIMES[plan(array((100_000, 600))).regime] == "lines"
-    offset = plan(array((1000, 600)), out=array((1000, 600), pointer=(1 << 40) + 4))  # loads would be elements
+    x = array((1000, 600))
+    assert REGIMES[plan(x, x).regime] == "cluster lines"
+    assert REGIMES[plan(x).regime] == "lines"
+    assert REGIMES[plan(array((100, 5000))).regime] == "cluster lines"  # instead of split lines
+    offset = plan(x, x, out=array((1000, 600), pointer=(1 << 40) + 4))  # loads would be elements
     assert REGIMES[offset.regime] == "lines"
 
 
 @needs_library
 def test_windows():
-    for window, regime, has_workspace in (
-        (3, "window", False),
-        (100, "window", True),
-        (3000, "cluster lines", False),
-    ):
+    for window, regime, has_workspace in ((3, "window", False), (100, "window", True), (3000, "lines", False)):
         answer = plan(array((1000, 3000)), out=array((1000, 3000), pointer=1 << 40), window=window)
         assert (REGIMES[answer.regime], answer.workspace_bytes > 0) == (regime, has_workspace)
     in_place, aside = (
@@ -194,9 +193,9 @@ def test_windows():
 
 @needs_library
 def test_a_final_state_alone():
-    gates, nothing = array((1000, 3000)), array((1000, 3000), "int8", (0, 0))
+    gates, nothing = array((500, 3000)), array((500, 3000), "int8", (0, 0))
     for x, regime in ((gates, "cluster lines"), (nothing, "lines")):
-        answer = plan(x, gates, out=None, final=array((1000,), "float64"))
+        answer = plan(x, gates, out=None, final=array((500,), "float64"))
         assert REGIMES[answer.regime] == regime
     with pytest.raises(ValueError, match="one of out and final_state"):
         p = scan_launch.problem(

@@ -32,6 +32,7 @@ static void arrive_at_cluster() {
     before[threadIdx.x] = opened[cluster];
     if (++arrived[cluster] == n_blocks * blockDim.x) arrived[cluster] = 0, ++opened[cluster];
 }
+static void tell_cluster() { arrive_at_cluster(); }
 static void wait_for_cluster() {
     while (clusters::opened[blockIdx.x / clusters::n_blocks] == clusters::before[threadIdx.x]) back_off();
 }
@@ -45,6 +46,18 @@ T* in_block(T* local, int block) {
     char* const other = anchors[blockIdx.x / n_blocks * n_blocks + block];
     return reinterpret_cast<T*>(other + (reinterpret_cast<char*>(local) - &anchor));
 }
+struct Arrivals {
+    std::atomic<int> missing;
+    void expect(int n_bytes) { missing = n_bytes; }
+    void send(double* to, int block, double first, double second) {
+        double* const there = in_block(to, block);
+        there[0] = first, there[1] = second;
+        in_block(this, block)->missing -= 16;
+    }
+    void wait() {
+        while (missing) back_off();
+    }
+};
 }  // namespace upsweep
 #include "plan/scan.cpp"
 #include "scan/cluster_lines.cuh"
@@ -52,17 +65,16 @@ T* in_block(T* local, int block) {
 namespace upsweep {
 struct Call {
     Problem p;
-    GammaPowers powers;
-    int n_blocks;
+    int log2_blocks;
 };
 template <class T, bool kReverse, bool kGated>
 void run_block(Call c) {
-    scan_cluster_lines<T, kReverse, kGated>(c.p, c.powers, c.n_blocks);
+    scan_cluster_lines<T, kReverse, kGated>(c.p, c.log2_blocks);
 }
 template <class T>
 void launch(const Plan& plan) {
-    const int n_blocks = int(plan.tiles), groups = cluster_vectors(sizeof(T), plan.gated) * plan.warps * n_blocks;
-    const Call call = {plan.problem, powers_of(plan.problem.gamma_re, 16 / sizeof(T), groups), n_blocks};
+    const int n_blocks = int(plan.tiles);
+    const Call call = {plan.problem, n_blocks == 1 ? 0 : 2};
     const auto kernel = plan.reverse ? plan.gated ? run_block<T, true, true> : run_block<T, true, false>
                                      : plan.gated ? run_block<T, false, true> : run_block<T, false, false>;
     clusters::n_blocks = n_blocks;
