@@ -28,12 +28,8 @@ REPLACED = {
 COMMON = """
 #include "cuda_on_host.hpp"
 #define __host__
-static int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 static uintptr_t __cvta_generic_to_shared(const void* at) { return uintptr_t(at); }
 static void __nanosleep(unsigned) { back_off(); }
-static unsigned atomicAdd(unsigned* counter, unsigned by) {
-    return __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
-}
 """
 UNIT = (
     COMMON

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
+#include <type_traits>
 
 #include "on_host.hpp"
 
@@ -69,15 +71,75 @@ static unsigned __ballot_sync(unsigned, bool condition) {
 }
 
 static bool __any_sync(unsigned mask, bool condition) { return __ballot_sync(mask, condition); }
+template <class T>
+T __shfl_xor_sync(unsigned, T v, int by) {
+    return broadcast_from(v, threadIdx.x % 32 ^ by);
+}
+template <class T>
+unsigned __match_any_sync(unsigned, T v) {
+    const T values[1] = {v};
+    const auto* warp = lanes::tell(values);
+    unsigned same = 0;
+    for (int lane = 0; lane < 32; ++lane) same |= unsigned(!std::memcmp(warp[lane], &v, sizeof v)) << lane;
+    return same;
+}
+
+static int __popc(unsigned x) { return __builtin_popcount(x); }
+static int __ffs(int x) { return __builtin_ffs(x); }
+static int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+static unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+    const uint64_t bytes = uint64_t(high) << 32 | low;
+    unsigned result = 0;
+    for (int i = 0; i < 4; ++i) result |= unsigned(bytes >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+    return result;
+}
+template <class T>
+T __ldg(const T* from) {
+    return __ldcs(from);
+}
+
+// Blocks may run at the same time.
+template <class T>
+T atomicAdd(T* at, std::type_identity_t<T> by) {
+    return std::atomic_ref<T>(*at).fetch_add(by);
+}
+static unsigned long long atomicCAS(unsigned long long* at, unsigned long long expected, unsigned long long v) {
+    std::atomic_ref<unsigned long long>(*at).compare_exchange_strong(expected, v);
+    return expected;
+}
+template <class T>
+void atomicMin(T* at, std::type_identity_t<T> v) {
+    std::atomic_ref<T> target(*at);
+    for (T before = target; v < before && !target.compare_exchange_weak(before, v);) continue;
+}
+template <class T>
+void atomicMax(T* at, std::type_identity_t<T> v) {
+    std::atomic_ref<T> target(*at);
+    for (T before = target; v > before && !target.compare_exchange_weak(before, v);) continue;
+}
 
 enum cudaError_t { cudaSuccess };
 typedef struct CUstream_st* cudaStream_t;
 static cudaError_t cudaGetLastError() { return cudaSuccess; }
 static cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 static cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+static cudaError_t cudaMemsetAsync(void* at, int byte, size_t n, cudaStream_t) {
+    return std::memset(at, byte, n), cudaSuccess;
+}
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
+    return cudaSuccess;
+}
 
-template <class Argument>
-void launch_on_host(void (*kernel)(Argument), unsigned n_blocks, unsigned n_threads, const Argument& argument) {
-    fibers::Launch<Argument>::run(kernel, argument, n_blocks, n_threads, 1);
+template <class... Parameters>
+void launch_on_host(
+    void (*kernel)(Parameters...), unsigned n_blocks, unsigned n_threads,
+    const std::type_identity_t<Parameters>&... arguments) {
+    using Call = std::tuple<void (*)(Parameters...), std::remove_const_t<Parameters>...>;
+    const auto call_kernel = [](Call call) {
+        std::apply([](auto function, auto... values) { function(values...); }, call);
+    };
+    fibers::Launch<Call>::run(call_kernel, Call(kernel, arguments...), n_blocks, n_threads, 1);
 }
