@@ -3,7 +3,7 @@
 function(upsweep_cython source variable)
   get_filename_component(name ${source} NAME_WE)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${name}.cxx)
-  file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/src/bindings/*.pxd)
+  file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/src/bindings/*.pxd ${CMAKE_CURRENT_SOURCE_DIR}/src/bindings/*.pxi)
   add_custom_command(
     OUTPUT ${output}
     COMMAND ${Python_EXECUTABLE} -m cython -3 --cplus --module-name upsweep._backends.cpu._isa.${name}

@@ -6,204 +6,28 @@ the arrays, and the library's functions are called through their addresses. An a
 DLPack's table of C functions (`Exchange`), which torch has from 2.10 on, or from its attributes.
 
 ``upsweep._torch`` calls `TensorCalls` and ``upsweep._backends.cuda.cupy_calls`` `CupyCalls`. Both take the functions of
-the array library when they are created: nothing here imports one. `scan_plain` and `count` return None for all but
-the plainest arguments; the caller's general path then checks the arguments and raises its errors.
+the array library when they are created: nothing here imports one. `scan_plain`, `count`, `histc` and `histogram` return
+None for all but the plainest arguments; the caller's general path then checks the arguments and raises its errors.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from _cuda_interface cimport (
-    CUDA, UPSWEEP_COMPLEX, UPSWEEP_COMPLEX64, UPSWEEP_FLOAT16, UPSWEEP_FLOAT32, UPSWEEP_FLOAT64, UPSWEEP_INT64,
-    UPSWEEP_INTEGER, UPSWEEP_MAX_DIMS, UPSWEEP_NO_KERNEL, UPSWEEP_OK, UPSWEEP_REAL, UPSWEEP_UINT64, UPSWEEP_WORKSPACE,
+    CUDA, UPSWEEP_COMPLEX, UPSWEEP_COMPLEX64, UPSWEEP_FLOAT16, UPSWEEP_FLOAT32, UPSWEEP_FLOAT64, UPSWEEP_HISTC,
+    UPSWEEP_HISTOGRAM, UPSWEEP_INT64, UPSWEEP_INTEGER, UPSWEEP_MAX_DIMS, UPSWEEP_NO_KERNEL, UPSWEEP_OK, UPSWEEP_REAL,
+    UPSWEEP_UINT64, UPSWEEP_WORKSPACE,
     DLTensor, Exchange, Operand, as_tuple, code_of, count_elements, fill, have_one_shape, is_contiguous, is_state, overlaps,
-    repeats, upsweep_array, upsweep_count, upsweep_count_plan, upsweep_lines, upsweep_lines_backward, upsweep_plan, upsweep_scan,
+    repeats, upsweep_array, upsweep_count, upsweep_count_plan, upsweep_histogram, upsweep_lines, upsweep_lines_backward,
+    upsweep_plan, upsweep_scan,
 )
 
-
-cdef class Functions:
-    """The functions of the loaded library: `address` returns that of a name, `check` raises for a status."""
-
-    cdef object check
-    cdef int32_t (*plan_scan)(const upsweep_scan*, int32_t, upsweep_plan*)
-    cdef int32_t (*scan)(const upsweep_scan*)
-    cdef int32_t (*scan_lines)(upsweep_lines*)
-    cdef int32_t (*lines_backward)(const upsweep_lines_backward*)
-    cdef int32_t (*plan_count)(const upsweep_count*, int32_t, upsweep_count_plan*)
-    cdef int32_t (*count)(const upsweep_count*)
-    cdef int32_t (*key_range)(const upsweep_count*, void*)
-    cdef int32_t (*copy_to_host)(int32_t, void*, void*, const void*, int64_t) noexcept nogil
-
-    def __cinit__(self, address, check):
-        self.check = check
-        self.plan_scan = <int32_t (*)(const upsweep_scan*, int32_t, upsweep_plan*)><uintptr_t>address("plan_scan")
-        self.scan = <int32_t (*)(const upsweep_scan*)><uintptr_t>address("scan")
-        self.scan_lines = <int32_t (*)(upsweep_lines*)><uintptr_t>address("scan_lines")
-        self.lines_backward = <int32_t (*)(const upsweep_lines_backward*)><uintptr_t>address("lines_backward")
-        self.plan_count = <int32_t (*)(const upsweep_count*, int32_t, upsweep_count_plan*)><uintptr_t>address("plan_count")
-        self.count = <int32_t (*)(const upsweep_count*)><uintptr_t>address("count")
-        self.key_range = <int32_t (*)(const upsweep_count*, void*)><uintptr_t>address("key_range")
-        self.copy_to_host = (
-            <int32_t (*)(int32_t, void*, void*, const void*, int64_t) noexcept nogil><uintptr_t>address("copy_to_host")
-        )
-
-    cdef int require(self, int32_t status) except -1:
-        if status != UPSWEEP_OK:
-            self.check(status)
-        return 0
-
-    cdef int read(self, const upsweep_count* request, void* source, int64_t* words) except -1:
-        """Read two int64 of the device of a request, once the work on its stream is done."""
-        cdef int32_t device = request.device, status
-        cdef void* stream = request.stream
-        with nogil:
-            status = self.copy_to_host(device, stream, words, source, 16)
-        return self.require(status)
+include "_array_calls.pxi"
 
 
-cdef class TensorCalls:
-    """The calls of one array library.
-
-    load, check_device : of `_backends.cuda.library`.
-    exchange : DLPack's table of C functions in a capsule, or None.
-    dtypes : the upsweep_dtype of each dtype that is taken.
-    plain_types : the classes of tensors without a subclass's behaviour.
-    watchers : functions that return what is not false if something follows the operations on tensors.
-    forward_ad : the module whose `_current_level` is negative where no derivative is taken forward.
-    is_grad_enabled, is_neg, stream, workspace, empty_like, increment_version : functions of tensors.
-    empty : ``empty(shape, strides, dtype, like)`` allocates on the device of `like`; strides are in elements.
-    empty_here : None, or a faster ``empty_here(shape, strides, dtype)`` on the current device.
-    device_type : DLPack's device type of the tensors.
-
-    forward_ad, is_grad_enabled and is_neg are None where arrays have no derivatives and no negative bit.
-    """
-
-    cdef object load, check_device, forward_ad, is_grad_enabled, is_neg, stream, workspace, empty_like
-    cdef object empty, empty_here, increment_version, capsule
-    cdef Exchange* exchange
-    cdef dict dtypes, ready       # ready: the library's functions, by the devices that they run on
-    cdef list dtype_of            # by upsweep_dtype; None: not taken
-    cdef frozenset plain_types
-    cdef tuple watchers
-    cdef int device_type
-
-    def __init__(self, *, load, check_device, exchange, dict dtypes not None, frozenset plain_types not None,
-                 tuple watchers not None, forward_ad, is_grad_enabled, is_neg, stream, workspace, empty_like, empty,
-                 empty_here, increment_version, int device_type=CUDA):
-        self.load, self.check_device, self.dtypes, self.plain_types = load, check_device, dtypes, plain_types
-        self.ready = {}
-        self.watchers, self.forward_ad, self.is_grad_enabled, self.is_neg = watchers, forward_ad, is_grad_enabled, is_neg
-        self.stream, self.workspace, self.empty_like = stream, workspace, empty_like
-        self.empty, self.empty_here = empty, empty_here
-        self.increment_version, self.device_type = increment_version, device_type
-        self.dtype_of = [None] * (max(dtypes.values()) + 1)
-        for dtype, code in dtypes.items():
-            self.dtype_of[code] = dtype
-        if exchange is not None:
-            self.capsule = exchange
-            self.exchange = <Exchange*>PyCapsule_GetPointer(exchange, "dlpack_exchange_api")
-            if self.exchange.major != 1 or not self.exchange.describe:
-                self.exchange = NULL
-
-    cdef bint is_plain(self, tensor) except -1:
-        return tensor is None or type(tensor) in self.plain_types
-
-    cdef bint is_watched(self) except -1:
-        if self.forward_ad is not None and self.forward_ad._current_level >= 0:
-            return True
-        for watcher in self.watchers:
-            if watcher():
-                return True
-        return False
-
-    cdef bint differentiates(self, tensor) except -1:
-        return tensor is not None and tensor.requires_grad
-
-    cdef int describe(self, tensor, Operand* to) except -1:
-        """Describe a tensor, which stays alive and unchanged. RuntimeError: it has no memory, strides or shape."""
-        cdef DLTensor description
-        if not self.exchange:
-            return self.describe_attributes(tensor, to)
-        if self.exchange.describe(<void*>tensor, &description):
-            return -1
-        self.check_ndim(description.ndim)
-        to.data = description.data + description.byte_offset
-        to.code, to.item = code_of(description.kind, description.bits), description.bits // 8
-        to.device_type, to.device = description.device_type, description.device
-        to.ndim, to.shape, to.strides = description.ndim, description.shape, description.strides
-        return 0
-
-    cdef int check_ndim(self, int ndim) except -1:
-        if ndim > UPSWEEP_MAX_DIMS:
-            raise RuntimeError(f"expected at most {UPSWEEP_MAX_DIMS} axes, got {ndim}")
-        return 0
-
-    cdef int describe_attributes(self, tensor, Operand* to) except -1:
-        to.code, to.item = self.dtypes.get(tensor.dtype, -1), tensor.element_size()
-        to.data, to.device = <char*><uintptr_t>tensor.data_ptr(), max(tensor.get_device(), 0)
-        to.device_type = CUDA if tensor.is_cuda else 1 if tensor.is_cpu else 0
-        return self.describe_layout(tensor.shape, tensor.stride(), 1, to)
-
-    cdef int describe_layout(self, shape, strides, int64_t unit, Operand* to) except -1:
-        """Store a shape, and strides that are multiples of `unit`."""
-        cdef int dim
-        cdef int64_t size
-        to.shape, to.strides, to.ndim = to.sizes[0], to.sizes[1], len(shape)
-        self.check_ndim(to.ndim)
-        for dim, size in enumerate(shape):
-            to.sizes[0][dim] = size
-        for dim, size in enumerate(strides):
-            if size % unit:
-                raise RuntimeError(f"expected strides that are multiples of {unit}, got {size}")
-            to.sizes[1][dim] = size // unit
-        return 0
-
-    cdef bint is_taken(self, tensor, const Operand* operand) except -1:
-        """Whether kernels take the tensor, of real numbers on the device."""
-        return (
-            operand.device_type == self.device_type and 0 <= operand.code <= UPSWEEP_FLOAT64
-            and operand.code < len(self.dtype_of) and self.dtype_of[operand.code] is not None
-            and <uintptr_t>operand.data % operand.item == 0 and not (self.is_neg is not None and self.is_neg(tensor))
-        )
-
-    cdef Functions functions_of(self, int device):
-        functions = self.ready.get(device)
-        if functions is None:
-            self.check_device(device)
-            functions = self.ready[device] = self.load().functions
-        return functions
-
-    cdef int stream_of(self, int device, void** stream) except -1:
-        if self.exchange and self.device_type == CUDA and self.exchange.current_stream:
-            return -1 if self.exchange.current_stream(CUDA, device, stream) else 0
-        stream[0] = <void*><uintptr_t>self.stream(device)
-        return 0
-
-    cdef object new(self, tuple shape, tuple strides, int code, like, const Operand* described, Operand* to):
-        """Return a tensor on the device of `like`, and describe it; `described` is that of `like`."""
-        if self.empty_here is not None:
-            result = self.empty_here(shape, strides, self.dtype_of[code])
-            self.describe(result, to)
-            if to.device == described.device:
-                return result
-        result = self.empty(shape, strides, self.dtype_of[code], like)
-        self.describe(result, to)
-        return result
-
-    cdef object new_state(self, int axis, int code, like, const Operand* described, Operand* to):
-        """Return a tensor in C order that has the shape of `like` without an axis, and describe it."""
-        cdef int64_t shape[64]
-        cdef int64_t strides[64]
-        cdef int64_t step = 1
-        cdef int dim, at = described.ndim - 1
-        for dim in range(described.ndim - 1, -1, -1):
-            if dim != axis:
-                at -= 1
-                shape[at], strides[at] = described.shape[dim], step
-                step *= described.shape[dim]
-        at = described.ndim - 1
-        return self.new(as_tuple(shape, at), as_tuple(strides, at), code, like, described, to)
+cdef class TensorCalls(ArrayCalls):
+    """The calls of one array library."""
 
     def scan_plain(self, x, gates, double gamma, axis, bint reverse, bint flush, out, record, initial=None,
                    bint exclusive=False, bint return_final=False):
@@ -425,7 +249,7 @@ cdef class TensorCalls:
             pointer, words_memory = self.workspace(sizeof(words), keys.device)
         if n_bins < 0:
             functions.require(functions.key_range(&request, <void*><uintptr_t>pointer))
-            functions.read(&request, <void*><uintptr_t>pointer, words)
+            functions.read(&request, <void*><uintptr_t>pointer, words, sizeof(words))
             # The largest key, which wraps around from 2**63 on, and the position of the first negative one.
             if (words[1] >= 0 and not drop) or words[0] >= most or (words[0] < 0 and each.code == UPSWEEP_UINT64):
                 return None
@@ -447,8 +271,95 @@ cdef class TensorCalls:
             request.workspace, request.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
         functions.require(functions.count(&request))
         if not drop:
-            functions.read(&request, request.dropped, words)
+            functions.read(&request, request.dropped, words, sizeof(words))
         return out if drop or words[0] == 0 else None
+
+    cdef bint describe_floats(self, x, Operand* each, upsweep_histogram* request) except -1:
+        """Describe a plain contiguous tensor of float32 or float64 that has elements, and begin a request for all of
+        them; false for others."""
+        if type(x) not in self.plain_types or x is None or self.is_watched():
+            return False
+        try:
+            self.describe(x, each)
+            if not (
+                (each.code == UPSWEEP_FLOAT32 or each.code == UPSWEEP_FLOAT64) and is_contiguous(each)
+                and count_elements(each) and self.is_taken(x, each)
+            ):
+                return False
+        except (OverflowError, RuntimeError):   # as above
+            return False
+        memset(request, 0, sizeof(upsweep_histogram))
+        request.count.keys.data, request.count.keys.dtype, request.count.keys.time_stride = each.data, each.code, each.item
+        request.count.device, request.count.length = each.device, count_elements(each)
+        self.stream_of(each.device, &request.count.stream)
+        return True
+
+    cdef bint find_extremes(self, x, const Operand* each, const upsweep_count* request, double* low, double* high) except -1:
+        """Find the least and the largest element of x; whether all are finite."""
+        cdef int64_t words[3]
+        cdef int i
+        cdef void* pointer
+        cdef Functions functions = self.functions_of(each.device)
+        memory = self.scratch(sizeof(words), x, each, &pointer)
+        functions.require(functions.value_range(request, pointer))
+        functions.read(request, pointer, words, sizeof(words))
+        for i in range(2):   # float64 that are ordered as int64: of negative ones all bits but the sign are flipped
+            words[i] ^= (words[i] >> 63) & 0x7FFFFFFFFFFFFFFF
+        memcpy(low, &words[0], sizeof(double))
+        memcpy(high, &words[1], sizeof(double))
+        return words[2] < 0
+
+    cdef object run_histogram(self, upsweep_histogram* request, int64_t n_bins, int code, x, const Operand* each):
+        """Return the counts of x, as numbers of dtype `code`; the request lacks them and its workspace."""
+        cdef upsweep_count_plan plan
+        cdef Operand target
+        cdef Functions functions = self.functions_of(each.device)
+        out = self.new((n_bins,), (1,), code, x, each, &target)
+        fill(&request.count.out, &target, 0)
+        request.count.n_bins = n_bins
+        functions.require(functions.plan_histogram(request, 0, &plan))
+        memory = self.scratch(plan.workspace_bytes, x, each, &request.count.workspace)
+        request.count.workspace_bytes = plan.workspace_bytes
+        functions.require(functions.histogram(request))
+        return out
+
+    def histc(self, x, int64_t n_bins, double low, double high, double widest):
+        """Return `upsweep.histc` of a contiguous tensor of floats, or None.
+
+        The ends of the range have to be less than `widest` in magnitude.
+        """
+        cdef upsweep_histogram request
+        cdef Operand each
+        if not self.describe_floats(x, &each, &request):
+            return None
+        if each.code == UPSWEEP_FLOAT32:
+            low, high = <float>low, <float>high
+        if low == high and not self.find_extremes(x, &each, &request.count, &low, &high):
+            return None
+        if not -widest < low < high < widest:
+            return None
+        request.rule, request.first, request.last = UPSWEEP_HISTC, low, high
+        return self.run_histogram(&request, n_bins, each.code, x, &each)
+
+    def extremes(self, x):
+        """Return the least and the largest element of a contiguous tensor of floats, or None."""
+        cdef upsweep_histogram request
+        cdef Operand each
+        cdef double low, high
+        if not self.describe_floats(x, &each, &request) or not self.find_extremes(x, &each, &request.count, &low, &high):
+            return None
+        return low, high
+
+    def histogram(self, x, double first, double last, int64_t n_bins, double step, int step_code, int edge_code):
+        """Return the counts of a contiguous tensor of floats and the edges of its bins of one width, or None."""
+        cdef upsweep_histogram request
+        cdef Operand each, target
+        if not self.describe_floats(x, &each, &request):
+            return None
+        edges = self.new((n_bins + 1,), (1,), edge_code, x, &each, &target)
+        request.rule, request.first, request.last, request.step = UPSWEEP_HISTOGRAM, first, last, step
+        request.step_dtype, request.edge_dtype, request.edges = step_code, edge_code, target.data
+        return self.run_histogram(&request, n_bins, UPSWEEP_INT64, x, &each), edges
 
     cdef int fill(self, upsweep_array* to, tensor, int axis) except -1:
         cdef Operand operand

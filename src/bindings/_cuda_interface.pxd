@@ -12,6 +12,7 @@ cdef extern from "upsweep_cuda.h" nogil:
         UPSWEEP_BOOL, UPSWEEP_INT8, UPSWEEP_UINT8, UPSWEEP_INT16, UPSWEEP_UINT16, UPSWEEP_INT32, UPSWEEP_UINT32
         UPSWEEP_INT64, UPSWEEP_UINT64, UPSWEEP_FLOAT16, UPSWEEP_BFLOAT16, UPSWEEP_FLOAT32, UPSWEEP_FLOAT64
         UPSWEEP_COMPLEX64, UPSWEEP_COMPLEX128
+        UPSWEEP_HISTC, UPSWEEP_HISTOGRAM
     ctypedef struct upsweep_array:
         void* data
         int32_t dtype
@@ -55,6 +56,11 @@ cdef extern from "upsweep_cuda.h" nogil:
         int64_t workspace_bytes, length, n_bins, n_columns
         upsweep_array keys, weights, out
         void* dropped
+    ctypedef struct upsweep_histogram:
+        upsweep_count count
+        int32_t rule, edge_dtype, step_dtype
+        double first, last, step
+        void* edges
     ctypedef struct upsweep_count_plan:
         int64_t workspace_bytes
 

@@ -8,6 +8,42 @@ from upsweep._backends.cuda import _calls, abi
 
 STREAM = 77
 
+_FUNCTIONS = {
+    "plan_scan": (POINTER(abi.ScanProblem), c_int32, POINTER(abi.Plan)), "scan": (POINTER(abi.ScanProblem),),
+    "plan_count": (POINTER(abi.Count), c_int32, POINTER(abi.CountPlan)), "count": (POINTER(abi.Count),),
+    "scan_lines": (POINTER(abi.Lines),), "lines_backward": (POINTER(abi.LinesBackward),),
+    "key_range": (POINTER(abi.Count), c_void_p), "value_range": (POINTER(abi.Count), c_void_p),
+    "plan_histogram": (POINTER(abi.Histogram), c_int32, POINTER(abi.CountPlan)),
+    "histogram": (POINTER(abi.Histogram),),
+}  # fmt: skip
+
+
+def compiled_functions(method_of, check):
+    """Return `_calls.Functions` that call Python's functions ``method_of(name)`` for the library's."""
+    functions = {name: PYFUNCTYPE(c_int32, *types)(method_of(name)) for name, types in _FUNCTIONS.items()}
+    # Called without the GIL.
+    copy = CFUNCTYPE(c_int32, c_int32, c_void_p, c_void_p, c_void_p, c_int64)
+    functions["copy_to_host"] = copy(method_of("copy_to_host"))
+
+    def check_status(status, functions=functions):  # which live as long as this does
+        check(status)
+
+    return _calls.Functions(lambda name: ctypes.cast(functions[name], c_void_p).value, check_status)
+
+
+def functions_of(fake_cuda):
+    """Return `_calls.Functions` that call the methods of a `devices.FakeCuda`."""
+
+    def method_of(name):
+        def call(*arguments):
+            objects = (ctypes.byref(a.contents) if isinstance(a, ctypes._Pointer) else a for a in arguments)
+            getattr(fake_cuda, name)(*objects)
+            return abi.OK
+
+        return call
+
+    return compiled_functions(method_of, None)
+
 
 def values_of(array, length):
     """The values of a one-dimensional array of a request; None without one."""
@@ -23,23 +59,7 @@ class FakeLibrary:
 
     def __init__(self):
         self.requests, self.statuses, self.workspace_bytes, self.allocated = [], [], 0, []
-        arguments = {
-            "plan_scan": (POINTER(abi.ScanProblem), c_int32, POINTER(abi.Plan)),
-            "scan": (POINTER(abi.ScanProblem),),
-            "plan_count": (POINTER(abi.Count), c_int32, POINTER(abi.CountPlan)), "count": (POINTER(abi.Count),),
-            "scan_lines": (POINTER(abi.Lines),), "lines_backward": (POINTER(abi.LinesBackward),),
-            "key_range": (POINTER(abi.Count), c_void_p),
-        }  # fmt: skip
-        self._functions = {
-            name: PYFUNCTYPE(c_int32, *types)(getattr(self, name, self._record))
-            for name, types in arguments.items()
-        }
-        # Called without the GIL.
-        copy = CFUNCTYPE(c_int32, c_int32, c_void_p, c_void_p, c_void_p, c_int64)
-        self._functions["copy_to_host"] = copy(self._copy_to_host)
-        self.functions = _calls.Functions(
-            lambda name: ctypes.cast(self._functions[name], ctypes.c_void_p).value, self._check
-        )
+        self.functions = compiled_functions(lambda name: getattr(self, name, self._record), self._check)
 
     def _check(self, status):
         raise RuntimeError(f"status {status}")
@@ -53,7 +73,7 @@ class FakeLibrary:
         answer.contents.workspace_bytes = self.workspace_bytes
         return abi.OK
 
-    plan_scan = plan_count = _plan
+    plan_scan = plan_count = plan_histogram = _plan
 
     def scan_lines(self, request):
         r = request.contents
@@ -89,7 +109,14 @@ class FakeLibrary:
         (c_int64 * 2).from_address(answer)[:] = [*words, negative[0] if negative.size else -1]
         return abi.OK
 
-    def _copy_to_host(self, device, stream, target, source, n_bytes):
+    def value_range(self, request, answer):
+        x = values_of(request.contents.keys, request.contents.length).astype(np.float64)
+        bits = np.array([x.min(), x.max()]).view(np.int64)
+        ends = np.where(bits < 0, bits ^ (2**63 - 1), bits).tolist()
+        (c_int64 * 3).from_address(answer)[:] = [*ends, -1 if np.isfinite(x).all() else 0]
+        return abi.OK
+
+    def copy_to_host(self, device, stream, target, source, n_bytes):
         assert (device, stream) == (0, STREAM)
         ctypes.memmove(target, source, n_bytes)
         return abi.OK

@@ -8,14 +8,14 @@ import unittest.mock
 import numpy as np
 import pytest
 from call_library import STREAM, FakeLibrary
+from tensor_calls import EXCHANGE, calls_of
 from tensors import torch
 from torch.autograd import forward_ad
 from upsweep._arrays import dispatch
-from upsweep._backends.cuda import _calls, abi, bincount_launch, scan_launch
+from upsweep._backends.cuda import abi, bincount_launch, scan_launch
+from upsweep._core.bin_thresholds import UniformBins
 from upsweep._torch import executors, scan_ops
 from upsweep._torch import scan as torch_scan
-
-EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 @pytest.fixture
@@ -31,17 +31,6 @@ def calls(request, library):
     if request.param == "attributes":
         return calls_of(library, None)
     return calls_of(library, EXCHANGE, empty_here=torch._C._dynamo.guards._empty_strided_cpu)
-
-
-def calls_of(library, exchange, empty=executors._empty, empty_here=None):
-    return _calls.TensorCalls(
-        load=lambda: library, check_device=lambda device: None, exchange=exchange,
-        dtypes={dtype: abi.DTYPES[name] for dtype, name in executors.NAMES.items()}, plain_types=executors.PLAIN,
-        watchers=executors.WATCHERS, forward_ad=forward_ad, is_grad_enabled=torch.is_grad_enabled,
-        is_neg=torch.Tensor.is_neg, stream=lambda device: STREAM, workspace=library.workspace,
-        empty_like=torch.empty_like, empty=empty, empty_here=empty_here,
-        increment_version=executors._find_increment_version(), device_type=1,
-    )  # fmt: skip
 
 
 def random(*shape, dtype=torch.float32):
@@ -350,6 +339,56 @@ def test_what_counts_leave_to_the_general_path(calls, library):
         {"invalid": "clip"}, {"invalid": None}, {"invalid": np.zeros(2)},
     ):  # fmt: skip
         assert count(calls, keys, **{"length": 9, "invalid": "drop", **keywords}) is None
+    assert not library.requests
+
+
+WIDEST = 1e30
+
+
+@pytest.mark.parametrize("workspace_bytes", [0, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_histograms(calls, library, dtype, workspace_bytes):
+    library.workspace_bytes = workspace_bytes
+    x = random(7, 11, dtype=dtype)
+    code, single = abi.DTYPES[executors.NAMES[dtype]], dtype == torch.float32
+
+    def check_request(bins, out, edges=None):
+        expected = bincount_launch.describe_histogram(
+            executors.describe(x.ravel()), bins, executors.describe(out), device=0, stream=STREAM,
+            edges=None if edges is None else executors.describe(edges),
+        )  # fmt: skip
+        request = library.requests[-1]
+        assert bool(request.count.workspace) == bool(workspace_bytes)
+        assert request.count.workspace_bytes == workspace_bytes
+        request.count.workspace, request.count.workspace_bytes = None, 0
+        assert bytes(request) == bytes(expected)
+
+    low = np.float32(0.1).item() if single else 0.1
+    for ends, first, last in (((0.1, 2), low, 2.0), ((3, 3), x.min().item(), x.max().item())):
+        out = calls.histc(x, 5, *ends, WIDEST)
+        assert out.shape == (5,) and out.dtype == dtype and out.is_contiguous()
+        check_request(UniformBins(first, last, 5), out)
+    assert calls.extremes(x) == (x.min().item(), x.max().item())
+    assert calls.extremes(-x) == (-x.max().item(), -x.min().item())
+    out, edges = calls.histogram(x, 0.5, 2.5, 4, 0.5, abi.DTYPES["float64"], code)
+    assert out.shape == (4,) and out.dtype == torch.int64 and edges.shape == (5,) and edges.dtype == dtype
+    numpy_dtype = np.dtype(executors.NAMES[dtype])
+    check_request(UniformBins(0.5, 2.5, 4, 0.5, np.dtype(np.float64), numpy_dtype), out, edges)
+
+
+def test_what_histograms_leave_to_the_general_path(calls, library):
+    x = random(50)
+    others = [x[::2], x[:0], x.half(), x.long(), x.bool(), x.to("meta"), None, [1.0], x.numpy(), x.to_sparse()]
+    for other in others:
+        assert calls.histc(other, 5, 0, 1, WIDEST) is None and calls.extremes(other) is None
+        assert calls.histogram(other, 0.0, 1.0, 5, 0.2, *[abi.DTYPES["float32"]] * 2) is None
+    for ends in ((1, 0), (0, np.inf), (np.nan, 1), (0, 1e31), (1e38, 1e39)):
+        assert calls.histc(x, 5, *ends, WIDEST) is None
+    assert calls.histc(torch.full((9,), 2.0), 5, 0, 0, WIDEST) is None
+    infinite = torch.tensor([1.0, np.inf])
+    assert calls.histc(infinite, 5, 0, 0, WIDEST) is None and calls.extremes(infinite) is None
+    with forward_ad.dual_level():
+        assert calls.histc(x, 5, 0, 1, WIDEST) is None
     assert not library.requests
 
 

@@ -1,8 +1,12 @@
 """histogram and histc of torch tensors: numpy's counts and edges, torch.histc's, on the tensors' own device."""
 
+import types
+
 import numpy as np
 import pytest
 import upsweep
+from call_library import functions_of
+from tensor_calls import calls_of
 from tensors import DEVICES, to_array, to_tensor, torch
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
@@ -16,9 +20,12 @@ def device(request, monkeypatch):
         return request.param
     from upsweep import _arrays
     from upsweep._arrays.torch import TORCH
-    from upsweep._torch import histogram, via_numpy
+    from upsweep._torch import executors, histogram, via_numpy
 
-    request.getfixturevalue("fake_cuda")
+    compiled = types.SimpleNamespace(
+        functions=functions_of(request.getfixturevalue("fake_cuda")), workspace=executors.workspace
+    )
+    monkeypatch.setattr(executors, "calls", calls_of(compiled, None))
     library = TORCH
     monkeypatch.setattr(via_numpy, "view", lambda tensor: _arrays.view_tensor(tensor, "x"))
     monkeypatch.setattr(histogram, "_is_cuda", lambda tensor: True)
@@ -174,13 +181,24 @@ def test_nothing_waits_where_the_range_is_given():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_uniform_bins_of_contiguous_tensors_take_the_short_path(dtype, device, monkeypatch):
-    from upsweep._torch import histogram
+    from upsweep._torch import executors, histogram
 
     x = elements((70, 50), dtype, 5).to(device)
     if not histogram._is_cuda(x):
         pytest.skip("tensors on the CPU take another path")
-    n_runs, run = [], histogram._run
-    monkeypatch.setattr(histogram, "_run", lambda *arguments: (n_runs.append(1), run(*arguments)))
+    calls, short_results = executors.calls, []
+
+    def recorded(method):
+        def call(*arguments):
+            result = method(*arguments)
+            short_results.extend([] if result is None else [result])
+            return result
+
+        return call
+
+    monkeypatch.setattr(executors, "calls", types.SimpleNamespace(
+        extremes=calls.extremes, histc=recorded(calls.histc), histogram=recorded(calls.histogram)
+    ))  # fmt: skip
     short = [
         *(
             (upsweep.histc, bins, *ends)
@@ -204,4 +222,4 @@ def test_uniform_bins_of_contiguous_tensors_take_the_short_path(dtype, device, m
     ):  # fmt: skip
         with pytest.raises(error):
             call()
-    assert len(n_runs) == len(short)
+    assert len(short_results) == len(short)

@@ -53,6 +53,17 @@ class TensorCalls:
     ) -> Any:
         """The counts of 1-D keys, or the sums of their weights, or None for other arguments."""
 
+    def histc(self, x: Any, n_bins: int, low: float, high: float, widest: float) -> Any:
+        """The counts of a contiguous tensor of floats by torch's rule, or None for other arguments."""
+
+    def extremes(self, x: Any) -> tuple[float, float] | None:
+        """The least and the largest element of such a tensor; None where not all are finite, or for others."""
+
+    def histogram(
+        self, x: Any, first: float, last: float, n_bins: int, step: float, step_code: int, edge_code: int
+    ) -> tuple[Any, Any] | None:
+        """The counts by numpy's rule and the edges, or None for other arguments."""
+
     def scan(
         self,
         x: Any,

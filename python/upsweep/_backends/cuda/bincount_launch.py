@@ -211,31 +211,6 @@ def histogram(
         abi.call_with_workspace(library.load().histogram, request, request.count, allocate)
 
 
-def run_uniform(
-    dtype: str, x: int, n: int, bins: UniformBins, out_dtype: str, out: int, edges: int, *, device: int,
-    stream: int, allocate: Allocate,
-) -> None:  # fmt: skip
-    """Start a histogram of n contiguous elements in bins of one width, from pointers; 0: there are no edges.
-
-    It takes a few microseconds of the host, where `histogram` takes ten.
-    """
-    library.check_device(device)
-    request, answer = abi.Histogram(), abi.CountPlan()
-    count = request.count
-    count.device, count.stream, count.length, count.n_bins = device, stream, n, bins.n_bins
-    array = count.keys
-    array.data, array.dtype, array.time_stride = x, abi.DTYPES[dtype], 4 if dtype == "float32" else 8
-    array = count.out
-    array.data, array.dtype, array.time_stride = out, abi.DTYPES[out_dtype], 4 if out_dtype == "float32" else 8
-    _describe_uniform(request, bins, edges)
-    functions = library.load()
-    functions.plan_histogram(ctypes.byref(request), 0, ctypes.byref(answer))
-    count.workspace_bytes = answer.workspace_bytes
-    count.workspace, keep_alive = allocate(answer.workspace_bytes)
-    functions.histogram(ctypes.byref(request))
-    del keep_alive
-
-
 def find_extremes(x: ArrayDescriptor, **resources: Any) -> tuple[float, float, int]:
     """Return the least and the largest element, and the position of the first one that is not finite, or -1."""
     x = _at_least_1d(x)
