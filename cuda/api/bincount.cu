@@ -75,7 +75,7 @@ int32_t search_outside(const upsweep_count& count, CountPlan& plan, cudaStream_t
 
 int32_t run_count(CountPlan& plan, bool accumulate, void* workspace, cudaStream_t stream) {
   // Their kernels write all bins.
-  const bool writes_all = plan.regime == kCountRows || plan.regime == kCountParts || plan.table.stores;
+  const bool writes_all = plan.regime == kCountRows || plan.table.stores;
   if (!accumulate && !writes_all)
     if (const int32_t status = over_outer(plan, "clearing of bins", [&] { return launch_clear(plan, stream); }))
       return status;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "bincount/chunks.cuh"
 #include "bincount/global.cuh"
 #include "bincount/partition.cuh"
 #include "bincount/range.cuh"
@@ -33,6 +34,33 @@ cudaError_t launch_any_table(const CountPlan& plan, cudaStream_t stream) {
   else return launch_tables<Raw, kVectors, false, 2>(plan, stream);
 }
 
+template <int kMost, class Source>
+cudaError_t launch_count_parts(const CountPlan& plan, const Source& source, cudaStream_t stream) {
+  constexpr int kTableBytes = kPartBins * 4;
+  auto* const kernel = count_parts<Source, kMost>;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
+  if (error != cudaSuccess) return error;
+  kernel<<<static_cast<uint32_t>(plan.part_blocks), kTableThreads, kTableBytes, stream>>>(plan.problem, source);
+  return cudaGetLastError();
+}
+
+template <class Raw, bool kVectors, int kSets>
+cudaError_t launch_chunks(const CountPlan& plan, void* workspace, cudaStream_t stream) {
+  const uint32_t blocks = static_cast<uint32_t>(plan.scatter_warps / kChunkWarps);
+  Chunks chunks;
+  lay_out_chunks(plan.n_parts, plan.problem.length, blocks, false, workspace, &chunks);
+  cudaError_t error = cudaMemsetAsync(chunks.n_chunks, 0, (1 + plan.n_parts) * 4, stream);
+  if (error != cudaSuccess) return error;
+  auto* const kernel = scatter_to_chunks<Raw, kVectors, kSets, false>;
+  constexpr int kBytes = ChunkMemory<kSets, false>::bytes(kVectors ? sizeof(Raw) : 0);
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  kernel<<<blocks, kChunkThreads, kBytes, stream>>>(plan.problem, nullptr, chunks);
+  error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  return launch_count_parts<kMostChunkedParts + 1>(plan, chunks, stream);
+}
+
 template <class Raw, bool kVectors>
 cudaError_t launch_parts(const CountPlan& plan, void* workspace, cudaStream_t stream) {
   const CountProblem& p = plan.problem;
@@ -61,16 +89,7 @@ cudaError_t launch_parts(const CountPlan& plan, void* workspace, cudaStream_t st
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
 
-  if (!p.accumulate) {
-    clear_parts<<<static_cast<uint32_t>(plan.n_parts), kTableThreads, 0, stream>>>(p, parts);
-    error = cudaGetLastError();
-    if (error != cudaSuccess) return error;
-  }
-  constexpr int kTableBytes = kPartBins * 4;
-  error = cudaFuncSetAttribute(count_parts, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
-  if (error != cudaSuccess) return error;
-  count_parts<<<static_cast<uint32_t>(plan.part_blocks), kTableThreads, kTableBytes, stream>>>(p, parts);
-  return cudaGetLastError();
+  return launch_count_parts<kMostParts>(plan, parts, stream);
 }
 
 template <class Raw, bool kVectors>
@@ -86,7 +105,10 @@ cudaError_t launch_of_keys(const CountPlan& plan, void* workspace, cudaStream_t 
     return cudaGetLastError();
   }
   if constexpr (sizeof(Raw) >= 4)
-    if (plan.regime == kCountParts) return launch_parts<Raw, kVectors>(plan, workspace, stream);
+    if (plan.regime == kCountParts)
+      return !plan.chunked        ? launch_parts<Raw, kVectors>(plan, workspace, stream)
+             : plan.n_parts <= 31 ? launch_chunks<Raw, kVectors, 1>(plan, workspace, stream)
+                                  : launch_chunks<Raw, kVectors, 2>(plan, workspace, stream);
   return launch_any_table<Raw, kVectors>(plan, stream);
 }
 

@@ -77,44 +77,83 @@ struct UniformProblem {
   int32_t count_bytes;                 // of one: 4 or 8
 };
 
-// Keys in parts by their high bits (bincount/partition.cuh).
+// Keys in parts by their high bits: in one piece each (bincount/partition.cuh), or in chunks (bincount/chunks.cuh).
 constexpr int kPartBits = 15;                  // of a key, that stay within its part
 constexpr uint32_t kPartBins = 1u << kPartBits;
 constexpr int64_t kMostParts = 4096;
-constexpr int64_t kPieceKeys = 1 << 17;        // of a part, for one block
-
-struct Piece {
-  uint32_t part, number;
-};
+constexpr int kVectorKeys = 8;                 // low bits of keys in 16 bytes
+constexpr int kGroupVectorsLog2 = 5;           // of what a warp reads at once
+constexpr int kSumPartBits = 14;               // where sums of weights lie in a table
+constexpr int64_t kMostChunkedParts = 63;      // and one for the keys outside
+constexpr int kMostChunkVectorsLog2 = 8;
+constexpr int kChunkWarps = 16;                // of a block that writes keys to chunks
 
 // Lies in the workspace, in this order.
 struct Parts {
   uint32_t n_parts;
   unsigned long long* sizes;           // keys of each part
-  unsigned long long* begins;
+  unsigned long long* begins;          // multiples of kVectorKeys
   unsigned long long* cursors;         // where the next keys of each part go
-  unsigned long long* n_pieces;
-  Piece* pieces;
   uint16_t* keys;                      // the low bits of all keys, part by part
+};
+
+struct Chunk {
+  uint32_t number, keys;
+};
+
+// Lies in the workspace, in this order; the first two are cleared before.
+struct Chunks {
+  uint32_t n_parts;
+  int32_t vectors_log2;                // of a chunk
+  uint32_t most;                       // chunks of a part
+  uint32_t* n_chunks;                  // that are taken
+  uint32_t* of_part;                   // so many of them by each part
+  Chunk* list;                         // [part][most]
+  uint16_t* keys;                      // [chunk][key]
+  float* weights;                      // the same
+};
+
+// Hands out the memory of a workspace in multiples of 256 bytes, or counts its bytes if it has no address yet.
+struct Workspace256 {
+  char* base;
+  int64_t bytes;
+  template <class T>
+  T* take(int64_t n) {
+    char* const at = base + bytes;
+    bytes += (n * int64_t(sizeof(T)) + 255) / 256 * 256;
+    return reinterpret_cast<T*>(at);
+  }
 };
 
 // Bytes of the workspace; sets the pointers into it.
 inline int64_t lay_out_parts(int64_t n_parts, int64_t n_keys, void* workspace, Parts* parts) {
-  char* const base = static_cast<char*>(workspace);
-  int64_t bytes = 0;
-  const auto take = [&](int64_t size) {
-    char* const at = base + bytes;
-    bytes += (size + 255) / 256 * 256;
-    return at;
-  };
+  Workspace256 memory = {static_cast<char*>(workspace), 0};
   parts->n_parts = static_cast<uint32_t>(n_parts);
-  parts->sizes = reinterpret_cast<unsigned long long*>(take(n_parts * 8));
-  parts->begins = reinterpret_cast<unsigned long long*>(take(n_parts * 8));
-  parts->cursors = reinterpret_cast<unsigned long long*>(take(n_parts * 8));
-  parts->n_pieces = reinterpret_cast<unsigned long long*>(take(8));
-  parts->pieces = reinterpret_cast<Piece*>(take((n_parts + n_keys / kPieceKeys) * int64_t(sizeof(Piece))));
-  parts->keys = reinterpret_cast<uint16_t*>(take(n_keys * 2));
-  return bytes;
+  parts->sizes = memory.take<unsigned long long>(n_parts);
+  parts->begins = memory.take<unsigned long long>(n_parts);
+  parts->cursors = memory.take<unsigned long long>(n_parts);
+  parts->keys = memory.take<uint16_t>(n_keys + n_parts * kVectorKeys);
+  return memory.bytes;
+}
+
+// The same. Each of `blocks` leaves one chunk of each part unfinished. Chunks are as short as it takes to lose no more than a
+// quarter of the keys' memory to them.
+inline int64_t lay_out_chunks(int64_t n_parts, int64_t n_keys, int64_t blocks, bool weights, void* workspace,
+                              Chunks* chunks) {
+  Workspace256 memory = {static_cast<char*>(workspace), 0};
+  int log2 = kGroupVectorsLog2;
+  while (log2 < kMostChunkVectorsLog2 && 4 * blocks * n_parts * (kVectorKeys << (log2 + 1)) <= n_keys) ++log2;
+  const int64_t finished = n_keys / (kVectorKeys << log2);
+  chunks->n_parts = static_cast<uint32_t>(n_parts);
+  chunks->vectors_log2 = log2;
+  chunks->most = static_cast<uint32_t>(finished + blocks);
+  chunks->n_chunks = memory.take<uint32_t>(1 + n_parts);
+  chunks->of_part = chunks->n_chunks + 1;
+  chunks->list = memory.take<Chunk>(n_parts * chunks->most);
+  const int64_t room = (finished + n_parts * blocks) * (kVectorKeys << log2);
+  chunks->keys = memory.take<uint16_t>(room);
+  chunks->weights = memory.take<float>(weights ? room : 0);
+  return memory.bytes;
 }
 
 }  // namespace upsweep

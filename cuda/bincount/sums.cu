@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include "bincount/chunks.cuh"
+#include "bincount/sum_parts.cuh"
+
 #include "bincount/launch.hpp"
 
 namespace upsweep {
@@ -34,6 +37,40 @@ cudaError_t launch_weights(const SumPlan& plan, Sum* partial, cudaStream_t strea
   return launch_kernel<Raw, Sum, void>(plan, partial, stream);
 }
 
+template <class Raw, int kSets>
+cudaError_t launch_parts(const SumPlan& plan, char* workspace, cudaStream_t stream) {
+  const uint32_t blocks = static_cast<uint32_t>(plan.count.scatter_warps / kChunkWarps);
+  const int64_t length = plan.problem.count.length;
+  double* const sums = reinterpret_cast<double*>(workspace);
+  auto* const scatter = scatter_to_chunks<Raw, true, kSets, true>;
+  constexpr int kBytes = ChunkMemory<kSets, true>::bytes(sizeof(Raw)), kTableBytes = sizeof(SumPartMemory);
+  cudaError_t error = cudaFuncSetAttribute(scatter, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(sum_parts, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
+  for (int64_t first = 0; first < length && error == cudaSuccess; first += SumTuning::kPieceKeys) {
+    CountProblem p = plan.problem.count;
+    p.keys += first * p.key_stride;
+    p.length = std::min(length - first, SumTuning::kPieceKeys);
+    const float* const weights = reinterpret_cast<const float*>(plan.problem.weights) + first;
+    Chunks chunks;
+    lay_out_chunks(plan.count.n_parts, p.length, blocks, true, workspace + plan.sums_bytes, &chunks);
+    error = cudaMemsetAsync(chunks.n_chunks, 0, (1 + plan.count.n_parts) * 4, stream);
+    if (error != cudaSuccess) return error;
+    scatter<<<blocks, kChunkThreads, kBytes, stream>>>(p, weights, chunks);
+    error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+    sum_parts<<<static_cast<uint32_t>(plan.count.part_blocks), kTableThreads, kTableBytes, stream>>>(p.n_bins, chunks, sums);
+    error = cudaGetLastError();
+  }
+  return error;
+}
+
+template <class Raw>
+cudaError_t launch_any_parts(const SumPlan& plan, void* workspace, cudaStream_t stream) {
+  char* const memory = static_cast<char*>(workspace);
+  return plan.count.n_parts < 32 ? launch_parts<Raw, 1>(plan, memory, stream) : launch_parts<Raw, 2>(plan, memory, stream);
+}
+
 template <class Sum>
 cudaError_t launch_keys(const SumPlan& plan, Sum* partial, cudaStream_t stream) {
   switch (plan.count.key_bytes) {
@@ -49,14 +86,19 @@ cudaError_t launch_and_combine(const SumPlan& plan, void* workspace, cudaStream_
   Sum* const partial = static_cast<Sum*>(workspace);
   const CountProblem& p = plan.problem.count;
   cudaError_t error = cudaSuccess;
-  if (plan.regime == kSumGlobal || p.length == 0)
-    error = cudaMemsetAsync(workspace, 0, plan.workspace_bytes, stream);
-  if (error == cudaSuccess && p.length) error = launch_keys<Sum>(plan, partial, stream);
+  const bool parts = plan.regime == kSumParts;
+  if (plan.regime >= kSumGlobal || p.length == 0)
+    error = cudaMemsetAsync(workspace, 0, parts ? plan.sums_bytes : plan.workspace_bytes, stream);
+  if (error == cudaSuccess && parts)
+    error = plan.count.key_bytes == 4 ? launch_any_parts<uint32_t>(plan, workspace, stream)
+                                      : launch_any_parts<uint64_t>(plan, workspace, stream);
+  else if (error == cudaSuccess && p.length)
+    error = launch_keys<Sum>(plan, partial, stream);
   if (error != cudaSuccess) return error;
   constexpr int64_t kMostBlocks = 1 << 16;
   const int64_t blocks = std::min((p.rows * p.n_bins + kSumThreads - 1) / kSumThreads, kMostBlocks);
   combine_sums<Sum><<<static_cast<uint32_t>(blocks), kSumThreads, 0, stream>>>(
-      plan.problem, plan.regime == kSumGlobal ? 1 : plan.shape.splits, partial);
+      plan.problem, plan.regime >= kSumGlobal ? 1 : plan.shape.splits, partial);
   return cudaGetLastError();
 }
 

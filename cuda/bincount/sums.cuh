@@ -3,7 +3,8 @@
 // Moves the bytes of the keys and the weights, and 8 a bin and block twice. Called by bincount/sums.cu.
 //
 // There are no additions of 64 bits in shared memory that are not loops: read, add, exchange if it is still the same.
-// So nothing may queue there. Two ways:
+// So nothing may queue there. Two ways, where bins are few (sum_parts.cuh has that of many bins, `sum_global` here the
+// last resort):
 //
 // - own tables, where the bits have to be the same on each run: lanes of a warp that have one key add up theirs by
 //   shuffles, in as many steps as their number has bits; then the warp adds to a table of its own, where nothing is
@@ -166,6 +167,35 @@ __device__ inline uint32_t replica_slot(uint32_t bin, int replicas_log2) {
   return (bin ^ ((bin >> (4 - replicas_log2)) * 0x9e3779b9u >> (28 + replicas_log2))) << replicas_log2;
 }
 
+// Adds up the values of lanes that have one bin, where there are at least kLargeGroup of them, and calls
+// add_group(bin, sum) in one of them; add(bin, value) in the lanes of other bins that are `left`. In all lanes together.
+template <int n, class Sum, class AddGroup, class Add>
+__device__ inline void add_large_groups(const uint32_t (&bin)[n], const Sum (&value)[n], bool (&left)[n],
+                                        AddGroup add_group, Add add) {
+  const int lane = threadIdx.x % 32;
+  uint32_t like_first[n];
+#pragma unroll
+  for (int k = 0; k < n; ++k) like_first[k] = __shfl_sync(~0u, bin[k], 0);
+#pragma unroll
+  for (int k = 0; k < n; ++k) like_first[k] = __ballot_sync(~0u, bin[k] == like_first[k]);
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    uint32_t group = like_first[k];
+    while (__popc(group) >= kLargeGroup) {   // at most 32 / kLargeGroup times: the same for all lanes
+      const bool member = group >> lane & 1;
+      Sum sum = member && left[k] ? value[k] : Sum(0);
+      for (int by = 16; by; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
+      if (lane == __ffs(group) - 1 && left[k]) add_group(bin[k], sum);
+      if (member) left[k] = false;
+      const uint32_t rest = __ballot_sync(~0u, left[k]);
+      if (rest == 0) break;
+      const uint32_t next = __shfl_sync(~0u, bin[k], __ffs(rest) - 1);
+      group = __ballot_sync(~0u, left[k] && bin[k] == next);
+    }
+    if (left[k]) add(bin[k], value[k]);
+  }
+}
+
 template <class Raw, class Sum, class Weight>
 __global__ void __launch_bounds__(kReplicaThreads, 1)
     sum_replicas(const SumProblem p, const SumShape shape, Sum* partial) {
@@ -191,7 +221,7 @@ __global__ void __launch_bounds__(kReplicaThreads, 1)
     __syncthreads();
     const uint32_t outside = for_each_pair<Raw, Sum, Weight, kReplicaKeys>(
         p, row, begin, end, warp, warps, [&](const uint64_t (&key)[kReplicaKeys], const auto (&weight)[kReplicaKeys]) {
-          uint32_t bin[kReplicaKeys], like_first[kReplicaKeys];
+          uint32_t bin[kReplicaKeys];
           bool left[kReplicaKeys];
 #pragma unroll
           for (int k = 0; k < kReplicaKeys; ++k) {
@@ -205,28 +235,13 @@ __global__ void __launch_bounds__(kReplicaThreads, 1)
               if (left[k]) add_atomically(of_lane + replica_slot(bin[k], replicas_log2), static_cast<Sum>(weight[k]));
             return;
           }
+Sum value[kReplicaKeys];
 #pragma unroll
-          for (int k = 0; k < kReplicaKeys; ++k) like_first[k] = __shfl_sync(~0u, bin[k], 0);
-#pragma unroll
-          for (int k = 0; k < kReplicaKeys; ++k) like_first[k] = __ballot_sync(~0u, bin[k] == like_first[k]);
-#pragma unroll
-          for (int k = 0; k < kReplicaKeys; ++k) {
-            const Sum value = static_cast<Sum>(weight[k]);
-            uint32_t group = like_first[k];
-            while (__popc(group) >= kLargeGroup) {   // at most 32 / kLargeGroup times: the same for all lanes
-              const bool member = group >> lane & 1;
-              Sum sum = member && left[k] ? value : Sum(0);
-              for (int by = 16; by; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
-              if (lane == __ffs(group) - 1 && left[k])
-                add_atomically(of_warp + replica_slot(bin[k], replicas_log2), sum);
-              if (member) left[k] = false;
-              const uint32_t rest = __ballot_sync(~0u, left[k]);
-              if (rest == 0) break;
-              const uint32_t next = __shfl_sync(~0u, bin[k], __ffs(rest) - 1);
-              group = __ballot_sync(~0u, left[k] && bin[k] == next);
-            }
-            if (left[k]) add_atomically(of_lane + replica_slot(bin[k], replicas_log2), value);
-          }
+          for (int k = 0; k < kReplicaKeys; ++k) value[k] = static_cast<Sum>(weight[k]);
+          add_large_groups(
+              bin, value, left,
+              [&](uint32_t of, Sum sum) { add_atomically(of_warp + replica_slot(of, replicas_log2), sum); },
+              [&](uint32_t of, Sum sum) { add_atomically(of_lane + replica_slot(of, replicas_log2), sum); });
         });
     if (p.count.dropped && first_bin == 0) add_outside(p.count, outside);
     __syncthreads();

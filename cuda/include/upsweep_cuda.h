@@ -167,7 +167,7 @@ typedef struct {
 } upsweep_histogram;
 
 /* How a count will run; in brackets, sums of weights: 1 a table for each warp, 2 tables that
- * warps share, 3 memory. */
+ * warps share, 3 memory, 4 parts. */
 typedef struct {
   int32_t regime;              /* 0 nothing to count, 1 tables in shared memory, 2 in memory, 3 keys put into parts,
                                   then tables for each, 4 a warp for each line */

@@ -136,10 +136,10 @@ bool plan_tables(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
 }
 
 // Many keys and more bins than tables hold: whether they are put into parts first.
-bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins, bool accumulate) {
+bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
   CountProblem& p = plan.problem;
   const int64_t n_parts = ceil_div(bins, kPartBins);
-  if (p.length < CountTuning::kPartKeys || n_parts > kMostParts || plan.key_bytes < 4) return false;
+  if (p.length < CountTuning::kPartKeys || p.length > CountTuning::kMostPartKeys || n_parts > kMostParts || plan.key_bytes < 4) return false;
   if (limits.block_shared < CountTuning::kPartShared) return false;
   // One row at a time: each has keys enough for all blocks.
   for (int dim = 0; dim < p.n_dims; ++dim) {
@@ -150,12 +150,17 @@ bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins, bo
   }
   p.n_dims = 0;
   p.rows = 1;
+  plan.n_parts = n_parts;
+  plan.part_blocks = limits.processors;
+  plan.scatter_warps = 32 * limits.processors;
+  plan.chunked = n_parts <= kMostChunkedParts;
+  if (plan.chunked) {
+    Chunks chunks;
+    plan.workspace_bytes = lay_out_chunks(n_parts, p.length, plan.scatter_warps / kChunkWarps, false, nullptr, &chunks);
+    return true;
+  }
   if (!plan_tables(plan, limits, n_parts)) return false;
   plan.table.shift = kPartBits;
-  plan.n_parts = n_parts;
-  p.accumulate = accumulate;
-  plan.scatter_warps = 32 * limits.processors;
-  plan.part_blocks = limits.processors;
   Parts parts;
   plan.workspace_bytes = lay_out_parts(n_parts, p.length, nullptr, &parts);
   return true;
@@ -189,7 +194,7 @@ const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limi
                         int64_t(plan.table.bins) * plan.table.shares >= p.n_bins;
     return nullptr;
   }
-  if (!few && plan_parts_of(plan, limits, bins, count.accumulate)) {
+  if (!few && plan_parts_of(plan, limits, bins)) {
     plan.regime = kCountParts;
     return nullptr;
   }
@@ -233,9 +238,18 @@ const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits
   // The order of integers does not matter, nor does that of floats unless it is to.
   const bool ordered = !integer && count.deterministic;
   const bool few = length < bins / CountTuning::kFewKeysPerBins;
+  const int64_t n_parts = ceil_div(std::max(int64_t(1), std::min(bins, static_cast<int64_t>(p.count.limit))),
+                                   int64_t(1) << kSumPartBits);
+  const bool parted = !integer && !few && bins > whole_bins && n_parts <= kMostChunkedParts && rows == 1 &&
+                      length >= CountTuning::kPartKeys && plan.count.key_bytes >= 4 && plan.count.vectors &&
+                      count.weights.dtype == UPSWEEP_FLOAT32 && p.weight_stride == 4 &&
+                      limits.block_shared >= Tuning::kPartShared;
   if (ordered) {
     plan.regime = kSumOwnTables;
     shape.shares = ceil_div(bins, own_bins);
+  } else if (parted) {
+    plan.regime = kSumParts;
+    shape.shares = 1;
   } else if (bins <= Tuning::kMostShares * whole_bins && !few) {
     plan.regime = kSumReplicas;
     shape.shares = ceil_div(bins, whole_bins);
@@ -262,7 +276,16 @@ const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits
   const int64_t tile = int64_t(plan.warps) * Tuning::kWarpKeys;
   shape.splits = std::max(int64_t(1), std::min(fill, ceil_div(length, tile)));
   plan.blocks = std::min(rows * shape.splits * shape.shares, resident);
-  plan.workspace_bytes = rows * (plan.regime == kSumGlobal ? 1 : shape.splits) * bins * 8;
+  plan.workspace_bytes = rows * (plan.regime >= kSumGlobal ? 1 : shape.splits) * bins * 8;
+  if (plan.regime == kSumParts) {
+    plan.count.n_parts = n_parts;
+    plan.count.scatter_warps = 32 * limits.processors;
+    plan.count.part_blocks = limits.processors;
+    plan.sums_bytes = ceil_div(plan.workspace_bytes, 256) * 256;
+    Chunks chunks;
+    plan.workspace_bytes = plan.sums_bytes + lay_out_chunks(n_parts, std::min(length, Tuning::kPieceKeys),
+                                                            plan.count.scatter_warps / kChunkWarps, true, nullptr, &chunks);
+  }
   return nullptr;
 }
 

@@ -22,6 +22,7 @@ struct CountPlan {
   bool vectors;                         // keys are contiguous
   TableShape table;
   int64_t n_parts;
+  bool chunked;                         // parts in chunks, which one pass writes
   int64_t scatter_warps, part_blocks;
   int32_t blocks_per_processor;         // with a table
   int64_t blocks;                       // of the launch
@@ -35,7 +36,7 @@ struct CountPlan {
   int64_t weight_strides[kDims];
 };
 
-enum SumRegime : int32_t { kSumNothing, kSumOwnTables, kSumReplicas, kSumGlobal };
+enum SumRegime : int32_t { kSumNothing, kSumOwnTables, kSumReplicas, kSumGlobal, kSumParts };
 
 // Sums of weights; one column of them a launch.
 struct SumPlan {
@@ -46,6 +47,7 @@ struct SumPlan {
   SumShape shape;
   int32_t warps;                        // of a block
   int64_t blocks;
+  int64_t sums_bytes;                   // of the workspace before the chunks of parts
   int64_t n_columns, weights_column_stride, out_column_stride;
   int64_t workspace_bytes;
 };

@@ -152,7 +152,8 @@ struct CountTuning {
   static constexpr int kNarrowShares = 4;
   // Keys of a row from which on it pays to put them into parts, and bytes of shared memory that it takes.
   static constexpr int64_t kPartKeys = 1 << 21;
-  static constexpr int kPartShared = 132 * 1024;
+  static constexpr int64_t kMostPartKeys = int64_t(1) << 34;   // 16 bytes of their low bits have a number of 32 bits
+  static constexpr int kPartShared = 148 * 1024;
   // Keys are added in memory one by one where there are so many times as many bins: to clear a table and add it up
   // would cost more.
   static constexpr int kFewKeysPerBins = 8;
@@ -164,6 +165,8 @@ struct SumTuning {
   static constexpr int kWarpKeys = 256;       // that a warp is to have at least
   static constexpr int kLeastTables = 5;      // of a block, one for each warp: fewer warps leave the memory idle
   static constexpr int kMostShares = 3;       // times that keys and weights are read, for tables that share the bins
+  static constexpr int kPartShared = 168 * 1024;
+  static constexpr int64_t kPieceKeys = 1 << 26;   // that are put into parts together: 6 to 8 bytes of the workspace each
 };
 
 }  // namespace upsweep

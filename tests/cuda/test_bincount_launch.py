@@ -5,7 +5,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from kernel_cases import COUNT_REGIMES
+from kernel_cases import COUNT_REGIMES, SUM_REGIMES
 from upsweep._backends.cuda import bincount_launch
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._backends.cuda.memory import DeviceMemory
@@ -261,6 +261,17 @@ def test_sums(name, n_bins):
         check_sums(keys, random_weights(np.int64, n), n_bins, np.int64)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_sums_of_parts(name, dtype):
+    for n_bins in (40_000, 1_000_003):  # few and many parts
+        keys = DISTRIBUTIONS[name](np.random.default_rng(n_bins), PART_KEYS + 5, n_bins).astype(dtype)
+        weights = random_weights(np.float32, keys.size)
+        check_sums(keys, weights, n_bins, np.float32)
+        check_sums(keys[3:], weights[3:], n_bins - 11, np.float64, before=3.5)
+        check_sums(keys[:-1], weights[1:], n_bins, np.float64)  # which begin otherwise than the keys
+
+
 @pytest.mark.parametrize("dtype", [*INTEGERS, "float16", "float32", "float64", "complex64", "complex128"])
 def test_dtypes_of_weights(dtype):
     for n_bins in (70, 30_000):
@@ -369,6 +380,11 @@ def test_regimes_that_were_meant():
         ArrayDescriptor(1 << 30, (5000, 9), (72, 8), "int64"), axis=1, device=0, stream=0,
     )  # fmt: skip
     assert COUNT_REGIMES[bincount_launch.plan(many, 132).regime] == "rows"
+    weights = keys._replace(strides=(4,), dtype="float32")
+    sums = bincount_launch.describe(
+        keys, ArrayDescriptor(1 << 30, (120_000,), (4,), "float32"), weights, axis=0, device=0, stream=0
+    )  # fmt: skip
+    assert SUM_REGIMES[bincount_launch.plan(sums, 132).regime] == "parts"
     few = plan(120_000, keys._replace(shape=(PART_KEYS - 1,)))
     assert COUNT_REGIMES[few.regime] == "memory" and few.workspace_bytes == 0
     assert plan(120_000).workspace_bytes > 2 * PART_KEYS

@@ -10,6 +10,9 @@
 
 using std::isfinite;
 
+struct uint2 {
+    unsigned x, y;
+} __attribute__((aligned(8)));
 struct uint4 {
     unsigned x, y, z, w;
 } __attribute__((aligned(16)));

@@ -17,9 +17,13 @@ SMALLER = {
     "kHalfWords = 28 * 1024": "kHalfWords = 1024",
     "kHalfBins = 14 * 1024": "kHalfBins = 512",
     "kPartKeys = 1 << 21": "kPartKeys = 1 << 12",
-    "kPieceKeys = 1 << 17": "kPieceKeys = 1 << 11",
-    "kPartBits = 15": "kPartBits = 10",
-    "kFewParts = 256": "kFewParts = 16",
+    "constexpr int kPartBits = 15": "constexpr int kPartBits = 10",
+    "kSumPartBits = 14": "kSumPartBits = 11",
+    "kPieceKeys = 1 << 26": "kPieceKeys = 1 << 12",
+    "kPartShared = 148": "kPartShared = 132",
+    "kPartShared = 168": "kPartShared = 132",
+    "kFewParts = 256": "kFewParts = 66",
+    "4 * blocks * n_parts": "blocks * n_parts / 16",
     "kRowsPerProcessor = 16": "kRowsPerProcessor = 8",
     "kWarpKeys = 256": "kWarpKeys = 64",
     "kEntries = 4096": "kEntries = 64",
@@ -28,6 +32,7 @@ SMALLER = {
 REPLACED = {
     r'asm\("ld\.global.*?\);': "v = *from;",
     r'asm volatile\("\{\.reg.*?\);': "if (inside) ++*reinterpret_cast<uint32_t*>(lane_address + first(bin) * 4);",
+    r'asm volatile\("cp\.async\.ca.*?\);': "std::memcpy(to, from, kBytes);",
     r'asm volatile\("cp\.async\.cg.*?\);': "std::memcpy(__builtin_assume_aligned(to, 16), from, 16);",
     r"asm volatile\(.*?\);": ";",
     r"uint32_t multiplier, lane_address;": "uint32_t multiplier; uintptr_t lane_address;",
@@ -70,7 +75,7 @@ extern "C" int upsweep_cuda_count(const upsweep_count* count) {
     }
     CountPlan plan;
     make_count_plan(*count, kLimits, &plan);
-    if (!count->accumulate && plan.regime != kCountParts && plan.regime != kCountRows) launch_clear(plan, nullptr);
+    if (!count->accumulate && plan.regime != kCountRows) launch_clear(plan, nullptr);
     return plan.regime ? launch_count(plan, count->workspace, nullptr) : 0;
 }
 """

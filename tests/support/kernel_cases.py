@@ -30,7 +30,7 @@ REGIMES = (  # by upsweep_plan.regime
     "cluster lines", "persistent lines", "held columns", "wide columns",
 )  # fmt: skip
 COUNT_REGIMES = ("nothing", "tables", "memory", "parts", "rows")  # by upsweep_count_plan.regime
-SUM_REGIMES = ("nothing", "own tables", "replicas", "memory")  # the same, with weights
+SUM_REGIMES = ("nothing", "own tables", "replicas", "memory", "parts")  # the same, with weights
 
 # Relative to an element, and to the largest one, by the bytes of a real number.
 TOLERANCE = {2: 2e-2, 4: 1e-5, 8: 1e-9}
@@ -247,6 +247,7 @@ def check_sums():
     for n_bins in (5, 300, 5000, 40_000, 65_536):
         for deterministic in (False, True):
             check("bincount", integers(n_bins, 300_001), weights, deterministic=deterministic)
+    check("bincount", integers(200_000, (1 << 21) + 3), random((1 << 21) + 3, np.float32), length=200_000)
     check("bincount", np.where(weights > 0, 3, integers(200_000, 300_001)), weights, length=200_000)
     check("bincount", integers(1_000_000, 3001), weights[:3001], length=1_000_000, invalid="drop")
     check("bincount", integers(50, 3001), random((3001, 3)))
