@@ -47,8 +47,8 @@ torch tensors
 - A 0-d tensor on the CPU goes with tensors on any device.
 - Gradients reach x, gates, tokens, gamma and `initial`, from the result and from the final state, of any order
   (under the compiler: the first). Each has the dtype of its argument, and is 0 where the scan does not read the
-  argument: a gate at a reset, or at the first step without `initial`. A gamma has none with ``window=``. Forward
-  derivatives (jvp, jacfwd) raise NotImplementedError.
+  argument: a gate at a reset, or at the first step without `initial`. Forward derivatives (jvp, jacfwd) raise
+  NotImplementedError.
 - ``out=`` raises ValueError where an argument requires a gradient and gradients are on. An integer ``dtype=``
   raises TypeError where x requires one.
 - torch.compile (``fullgraph=True``, dynamic shapes and numbers), ``torch.export``, ``vmap`` and torch.func's

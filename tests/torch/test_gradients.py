@@ -252,12 +252,36 @@ def test_short_dtypes_against_float64(dtype, device):
         torch.testing.assert_close(result.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
 
 
-def test_a_window_has_a_gradient_for_x_and_none_for_gamma(device):
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_window(window, reverse, device):
     x = leaf(*SHAPE, device=device)
-    check(lambda x: upsweep.discounted_cumsum(x, 0.5, window=3), x)
-    gamma = torch.tensor(0.5, device=device, dtype=torch.float64, requires_grad=True)
-    with pytest.raises(NotImplementedError, match="gamma: no derivative"):
-        upsweep.discounted_cumsum(x, gamma, window=3).sum().backward()
+    check(lambda x: upsweep.discounted_cumsum(x, 0.5, window=window, reverse=reverse), x)
+    reset = torch.rand(SHAPE, device=device) < 0.3
+    for shape in ((), (SHAPE[0], 1)):
+        gamma = leaf(*shape, device=device, seed=3)
+        for flags in (None, reset):
+            check(
+                lambda x, gamma, flags=flags: upsweep.discounted_cumsum(
+                    x, gamma, window=window, reverse=reverse, reset=flags
+                ),
+                x, gamma,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0, -1.0])
+def test_the_gamma_of_a_window_that_is_no_number_between(gamma, device):
+    x = leaf(*SHAPE, device=device)
+    gamma = torch.tensor(gamma, device=device, dtype=torch.float64, requires_grad=True)
+    check(lambda x, gamma: upsweep.discounted_cumsum(x, gamma, window=3), x, gamma)
+
+
+def test_the_complex_gamma_of_a_window(device):
+    x = leaf(5, 2, device=device)
+    gamma = leaf(2, dtype=torch.complex128, device=device, seed=3)
+    check(lambda x, gamma: upsweep.discounted_cumsum(x, gamma, window=3, axis=0), x, gamma)
+    x = leaf(5, 2, dtype=torch.complex128, device=device)
+    check(lambda x, gamma: upsweep.discounted_cumsum(x, gamma, window=3, axis=0, reverse=True), x, gamma)
 
 
 # ---- both gradients in one kernel, on CUDA; the same calls on the CPU ------------------------------------------

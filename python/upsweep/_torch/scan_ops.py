@@ -53,8 +53,9 @@ def _fake(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, gates, gamma, ctx.factor, initial, reset, *options, _ = inputs
     ctx.options = (*options, x.dtype, x.shape[options[0]])
+    window = options[3]
     needs_factor = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-    ctx.save_for_backward(gates, gamma, initial, reset, output[0] if needs_factor else None)
+    ctx.save_for_backward(gates, gamma, initial, reset, (x if window else output[0]) if needs_factor else None)
     ctx.set_materialize_grads(False)
 
 
@@ -105,14 +106,62 @@ def initial_gradient(
     return _narrowed(gradient, initial.dtype)
 
 
+def window_slopes(
+    x: Tensor, gamma: Tensor, reset: Tensor | None, axis: int, reverse: bool, window: int, n_threads: int
+) -> Tensor:
+    """Return the derivative of each window's sum with respect to gamma: the sum of k gamma**(k-1) x[t-k].
+
+    Steps are cut into blocks of `window`. A window is a prefix of its block and a suffix of the one before.
+    """
+    dtype = executors.state_dtype(torch.promote_types(x.dtype, gamma.dtype))
+    n = x.shape[axis]
+    window = min(window, n)
+
+    def in_blocks(steps: Tensor) -> Tensor:
+        steps = steps.movedim(axis, -1)
+        steps = torch.nn.functional.pad(steps.flip(-1) if reverse else steps, (0, -n % window))
+        return steps.unflatten(-1, (-1, window))
+
+    x, last = in_blocks(x.to(dtype)), x.ndim
+    reset = None if reset is None else in_blocks(reset)
+    factors = gamma.to(dtype).unsqueeze(-1)
+    zero = x.new_zeros(())
+
+    def scanned(steps: Tensor) -> Tensor:
+        of_blocks = factors.expand(steps.shape[:-1])
+        result: Tensor = scan.form()(
+            steps, None, of_blocks, 0.0, None, reset, last, False, False, 0, n_threads, dtype
+        )[0]  # fmt: skip
+        return result
+
+    before = shifted(scanned(x), zero, last, -1)
+    slopes = scanned(before if reset is None else torch.where(reset, 0, before))
+
+    factors = factors.unsqueeze(-1)
+    ahead = torch.arange(1, window + 1, device=x.device, dtype=zero.real.dtype)  # of the block's beginning
+    behind = window - ahead  # of the end of the block before
+    old = shifted(x, zero, last - 1, -1)
+    if reset is not None:
+        seen = reset.cumsum(-1)
+        old = torch.where(shifted(seen[..., -1:] > seen, reset.new_zeros(()), last - 1, -1), 0, old)
+
+    def suffixes(steps: Tensor) -> Tensor:
+        return shifted(steps.flip(-1).cumsum(-1).flip(-1), zero, last, 1)
+
+    old_sums = suffixes(old * factors**behind)
+    old_slopes = suffixes(old * behind * factors ** (behind - 1).clamp(min=0))
+    more = ahead * factors ** (ahead - 1) * old_sums + factors**ahead * old_slopes
+    slopes = slopes + (more if reset is None else torch.where(seen > 0, 0, more))
+    slopes = slopes.flatten(-2).narrow(-1, 0, n)
+    return (slopes.flip(-1) if reverse else slopes).movedim(-1, axis)
+
+
 def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, ...]:
-    gates, gamma, initial, reset, y = ctx.saved_tensors
+    gates, gamma, initial, reset, y = ctx.saved_tensors  # with a window x in place of y
     axis, reverse, flush, window, n_threads, x_dtype, length = ctx.options
     if g is None and (g_final is None or window):
         return ()
     needs_x, needs_gates, needs_gamma, _, needs_initial = ctx.needs_input_grad[:5]
-    if window and needs_gamma:
-        raise NotImplementedError("gamma: no derivative with window=")
     ahead = -1 if reverse else 1  # the next step in scan order
     if g is None:
         assert g_final is not None
@@ -147,7 +196,10 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     )  # fmt: skip
     g_gates = g_gamma = g_initial = None
     if needs_gates or needs_gamma:
-        terms = factor_terms(gx, y, initial, reset, axis, reverse)
+        if window:
+            terms = g * window_slopes(y, gamma, reset, axis, reverse, window, n_threads).conj()
+        else:
+            terms = factor_terms(gx, y, initial, reset, axis, reverse)
         if needs_gates:
             g_gates = _narrowed(terms, gates.dtype)
         else:
