@@ -60,6 +60,7 @@ add_library(upsweep_cuda SHARED
   cuda/api/bincount.cu
   cuda/api/reduce.cu
   cuda/plan/scan.cpp
+  cuda/plan/scan_windows.cpp
   cuda/plan/reduce.cpp
   cuda/plan/bincount.cpp
   cuda/bincount/launch.cu
@@ -70,6 +71,7 @@ add_library(upsweep_cuda SHARED
   cuda/instances/scan_float32.cu
   cuda/instances/scan_float64.cu
   cuda/instances/scan_any.cu
+  cuda/instances/scan_window.cu
   cuda/instances/reduce_float16.cu
   cuda/instances/reduce_bfloat16.cu
   cuda/instances/reduce_float32.cu

@@ -36,6 +36,8 @@ cudaError_t machine_of(int device, Machine* machine) {
 
 
 Launch* launch_of(const Plan& plan, int32_t accumulator) {
+  if (plan.regime == kWindow)
+    return plan.typed ? launch_window_lines : accumulator == UPSWEEP_COMPLEX ? launch_window_complex : launch_window_real;
   if (accumulator == UPSWEEP_INTEGER) return launch_any_integer;
   if (accumulator == UPSWEEP_COMPLEX) return launch_any_complex;
   if (!plan.typed) return launch_any_real;
@@ -191,8 +193,8 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
   Problem& p = plan.problem;
   View* const views[] = {&p.x, &p.gates, &p.reset, &p.out, &p.gamma, &p.initial, &p.final_state};
   return for_each_launch(plan.outer, views, [&]() -> int32_t {
-    if (plan.workspace_bytes && plan.regime != kWindow) {   // invalid tile states
-      const cudaError_t error = cudaMemsetAsync(scan.workspace, 0xff, plan.workspace_bytes, stream);
+    if (plan.invalid_bytes) {   // of tile states
+      const cudaError_t error = cudaMemsetAsync(scan.workspace, 0xff, plan.invalid_bytes, stream);
       if (error != cudaSuccess) return cuda_failed("cudaMemsetAsync", error);
     }
     const cudaError_t error = launch(plan, w, stream, machine.n_processors);

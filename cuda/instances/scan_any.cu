@@ -1,47 +1,13 @@
 // Any dtype, any strides: an element at a time, its dtype looked at when it is loaded.
 #include "scan/launch.cuh"
-#include "scan/window.cuh"
 
 namespace upsweep {
-namespace {
-
-template <class S>
-cudaError_t launch_window(const Plan& plan, const Workspace& w, cudaStream_t stream) {
-  const Problem& p = plan.problem;
-  constexpr int64_t kThreads = WindowTuning::kThreads;
-  const auto blocks_of = [](int64_t n, int64_t each) {
-    return static_cast<uint32_t>(std::min((n + each - 1) / each, kMostBlocks));
-  };
-  char* const workspace = reinterpret_cast<char*>(w.tile_words) - kCounterBytes;
-  const WindowResults<S> results = {plan.aside ? reinterpret_cast<S*>(workspace + plan.aside) : nullptr};
-  if (plan.segment) {
-    WindowStep<S>* const steps = reinterpret_cast<WindowStep<S>*>(w.tile_words);
-    reduce_window_segments<S>
-        <<<blocks_of(p.lines * plan.segments * plan.segment, plan.tile), kThreads, 0, stream>>>(
-            p, steps, plan.segments, plan.segment);
-    const cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess) return error;
-    scan_window<S><<<blocks_of(p.lines * plan.tiles, 1), kThreads, 0, stream>>>(
-        p, results, steps, plan.tiles, plan.segments, plan.segment, plan.window);
-  } else {
-    scan_window_in_order<S><<<blocks_of(p.lines * p.length, kThreads), kThreads, 0, stream>>>(p, results, plan.window);
-  }
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess || !plan.aside) return error;
-  bring_results<S><<<blocks_of(p.lines * p.length, kThreads), kThreads, 0, stream>>>(p, results);
-  return cudaGetLastError();
-}
-
-}  // namespace
-
 cudaError_t launch_any_real(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
-  if (plan.regime == kWindow) return launch_window<double>(plan, w, stream);
   return plan.gated ? launch_any_with<double, true>(plan, w, stream, n_processors)
                     : launch_any_with<double, false>(plan, w, stream, n_processors);
 }
 
 cudaError_t launch_any_complex(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
-  if (plan.regime == kWindow) return launch_window<Complex>(plan, w, stream);
   return plan.gated ? launch_any_with<Complex, true>(plan, w, stream, n_processors)
                     : launch_any_with<Complex, false>(plan, w, stream, n_processors);
 }

@@ -44,15 +44,6 @@ int merge_axes(const upsweep_scan& scan, const upsweep_array* const* arrays, int
   return n_merged;
 }
 
-// Whether every line of contiguous elements begins, in scan order, on a vector's boundary.
-bool is_aligned(const View& view, const Problem& p, int64_t item) {
-  const bool reverse = view.time_stride < 0;
-  bool aligned = (reinterpret_cast<uintptr_t>(view.data) + (reverse ? item : 0)) % 16 == 0;
-  aligned = aligned && (!reverse || p.length * item % 16 == 0);
-  for (int dim = 0; dim < p.n_dims; ++dim) aligned = aligned && view.strides[dim] % 16 == 0;
-  return aligned;
-}
-
 // Warps of a block that walks along a line: so many that few of its last tile's positions are empty, and that few
 // blocks have a line more to walk than others.
 int walking_warps(int64_t positions, int64_t lines, int64_t warp_tile, int most, int64_t resident_warps) {
@@ -177,25 +168,6 @@ int64_t persistent_workspace(int64_t tiles, int64_t blocks, bool gated) {
   return kCounterBytes + (3 * tiles + rounds * tile_words) * 8;   // ExtendedStep::kWords
 }
 
-void plan_window(Plan& plan, int32_t accumulator) {
-  const Problem& p = plan.problem;
-  plan.regime = kWindow;
-  plan.typed = plan.reverse = false;
-  plan.tile = int64_t(WindowTuning::kThreads) * WindowTuning::kLaneSteps;
-  plan.tiles = (p.length + plan.tile - 1) / plan.tile;
-  const int64_t size = accumulator == UPSWEEP_REAL ? 8 : 16;   // of a state
-  if (plan.window >= WindowTuning::kDirect) {
-    plan.segment = WindowTuning::kSegment;
-    while (plan.segment > plan.window) plan.segment /= 2;
-    plan.segments = (p.length + plan.segment - 1) / plan.segment;
-    plan.workspace_bytes = kCounterBytes + p.lines * plan.segments * (2 * size + 8);   // sizeof(WindowStep)
-  }
-  if (p.x.data == p.out.data) {
-    plan.aside = plan.workspace_bytes ? plan.workspace_bytes : kCounterBytes;
-    plan.workspace_bytes = plan.aside + p.lines * p.length * size;
-  }
-}
-
 void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const int n_processors = machine.n_processors;
   Problem& p = plan.problem;
@@ -308,6 +280,14 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
 }
 
 }  // namespace
+
+bool is_aligned(const View& view, const Problem& p, int64_t item) {
+  const bool reverse = view.time_stride < 0;
+  bool aligned = (reinterpret_cast<uintptr_t>(view.data) + (reverse ? item : 0)) % 16 == 0;
+  aligned = aligned && (!reverse || p.length * item % 16 == 0);
+  for (int dim = 0; dim < p.n_dims; ++dim) aligned = aligned && view.strides[dim] % 16 == 0;
+  return aligned;
+}
 
 GammaPowers powers_of(double gamma, int vec, int times) {
   const auto power = [](double base, uint32_t exponent) {
@@ -435,6 +415,7 @@ const char* make_plan(const upsweep_scan& scan, Machine machine, Plan* result) {
   plan.window = scan.window < scan.length ? scan.window : 0;
   if (plan.window) plan_window(plan, scan.accumulator);
   else choose_regime(plan, scan.accumulator, machine);
+  if (plan.regime != kWindow) plan.invalid_bytes = plan.workspace_bytes;
   return nullptr;
 }
 

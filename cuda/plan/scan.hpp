@@ -49,8 +49,9 @@ struct Plan {
   int64_t blocks;                  // of 32 columns, or fewer
   int64_t window, segments;        // steps that a result sums; segments of a line, of `segment` steps each
   int32_t segment;                 // 0: each result on its own
-  int64_t aside;                   // of the workspace, where results wait that are to replace x; 0: none do
-  int64_t workspace_bytes;
+  int64_t aside;                   // of the workspace: results that are to replace x; typed: a copy of x; 0: none
+  int64_t workspace_bytes, invalid_bytes;   // of these so many are ones before the launch
+  WindowShape shape;               // of windows along typed lines
   Outer outer;                     // the last: make_plan sets only what is before it to 0
 };
 
@@ -108,10 +109,15 @@ const char* check_scan(const upsweep_scan& scan);
 
 int64_t dtype_size(int32_t dtype);
 bool is_typed(int32_t dtype);                     // a real floating one
+// Whether every line of contiguous elements begins, in scan order, on a vector's boundary.
+bool is_aligned(const View& view, const Problem& p, int64_t item);
 // Whether steps are further apart in memory than neighbours of the innermost axis, of which there are enough.
 bool runs_down(const Problem& p);
 // Whether the columns are neighbours, and the first one of each step begins on a vector's boundary.
 bool has_aligned_rows(const View& view, const Problem& p, int64_t item);
+
+// plan/scan_windows.cpp: the part of make_plan for `window=`.
+void plan_window(Plan& plan, int32_t accumulator);
 
 // vec: elements of a lane; times: as Powers has it.
 GammaPowers powers_of(double gamma, int vec, int times);

@@ -131,9 +131,12 @@ struct ReduceTuning {
 
 struct WindowTuning {
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 4;           // a processor, of windows along typed lines: bounds the registers
+  static constexpr int64_t kTileBytes = 16384;   // of those
   static constexpr int kLaneSteps = 8;
   static constexpr int kSegment = 256;        // at most; a warp's lanes' steps
-  static constexpr int kDirect = 16;          // windows below it are summed element by element
+  static constexpr int kDirect = 16;          // windows below it are summed element by element,
+  static constexpr int kDirectLine = 48;      // along contiguous lines only if the lines are shorter than this
 };
 
 struct CountTuning {

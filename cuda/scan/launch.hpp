@@ -11,6 +11,7 @@ typedef cudaError_t Launch(const Plan& plan, const Workspace& workspace, cudaStr
 
 Launch launch_float16, launch_bfloat16, launch_float32, launch_float64;   // typed plans
 Launch launch_any_real, launch_any_complex, launch_any_integer;          // the others
+Launch launch_window_lines, launch_window_real, launch_window_complex;   // windows: typed plans, the others
 
 typedef cudaError_t LaunchBackward(const BackwardPlan& plan, cudaStream_t stream, int n_processors);
 

@@ -41,6 +41,23 @@ struct Problem {
   double gamma_re, gamma_im;
 };
 
+// How windows along contiguous lines are cut (scan/window_lines.cuh): the steps of a tile, after those before it that are
+// read. Indices are those of elements in shared memory.
+struct WindowShape {
+  static constexpr int kRun = 8, kBlock = 64, kUnit = 256;   // steps of a lane, of 8 runs, of a warp
+  int64_t tiles;                   // of a line
+  int32_t window;                  // steps that a result sums
+  int32_t units;                   // of a tile
+  int32_t runs, tail;              // whole runs in a window before a lane's run, and steps before those
+  int32_t blocks, rest;            // whole blocks among the runs that 8 neighbouring runs have in common, and runs before those
+  int32_t common;                  // units that all windows of a tile have in common and that are not read; 0: near
+  int32_t lead;                    // steps before the tile of which the first ones are read: all but those units
+  int32_t own_at;                  // of the tile's first element
+  uint32_t elements;
+  int32_t back;                    // from an element to the oldest of its run's last window
+  int32_t oldest_block;            // of the whole blocks of the tile's first one
+};
+
 // gamma's powers where it is one number for all lines; in this order (scan/tile.cuh).
 struct GammaPowers {
   double gamma;

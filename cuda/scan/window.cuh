@@ -103,6 +103,17 @@ __global__ void __launch_bounds__(WindowTuning::kThreads)
   }
 }
 
+// From `first` to t in the loop's own order.
+template <class S>
+__device__ S sum_in_order(const WindowLine<S>& line, const Problem& p, int64_t first, int64_t t) {
+  S s = line.at(p, first);
+  for (int64_t k = first + 1; k <= t; ++k) {
+    s = advance(line.gamma, s, line.at(p, k));
+    if (is_nan(s)) break;
+  }
+  return s;
+}
+
 // One result in the loop's own order.
 template <class S>
 __device__ S window_in_order(const WindowLine<S>& line, const Problem& p, int64_t t, int64_t window) {
@@ -112,12 +123,7 @@ __device__ S window_in_order(const WindowLine<S>& line, const Problem& p, int64_
     if (is_nan(v)) return v;           // it stays one, whatever comes after
     if (line.drops(p, k)) first = k;
   }
-  S s = line.at(p, first);
-  for (int64_t k = first + 1; k <= t; ++k) {
-    s = advance(line.gamma, s, line.at(p, k));
-    if (is_nan(s)) break;
-  }
-  return s;
+  return sum_in_order(line, p, first, t);
 }
 
 // Where results go: to out, or aside.

@@ -1,4 +1,4 @@
-"""Windowed sums on CUDA: segments of every size, states that are not finite, results in place of x."""
+"""Windowed sums on CUDA: along lines (cuda/scan/window_lines.cuh), and of any strides and dtype (window.cuh)."""
 
 import numpy as np
 import pytest
@@ -72,13 +72,66 @@ def test_powers_beyond_the_range():
         np.testing.assert_array_equal(y, upsweep.discounted_cumsum(random(600), gamma, window=500))
 
 
-@pytest.mark.parametrize("window", [4, 50, 3000])
-def test_in_place_of_a_tensor(window):
+def check_tensor(x, gamma, window, out=None, **keywords):
+    """Compare the result of a CUDA tensor to that of the same numbers in float64 on the CPU."""
+    import torch
+
+    wide = x.cpu().double()
+    factor = gamma.cpu() if isinstance(gamma, torch.Tensor) else gamma
+    exact = upsweep.discounted_cumsum(wide, factor, window=window, **keywords)
+    size = upsweep.discounted_cumsum(wide.abs(), abs(factor), window=window, **keywords)
+    y = upsweep.discounted_cumsum(x, gamma, window=window, out=out, **keywords)
+    error = (y.cpu().double() - exact.to(x.dtype).double()).abs()
+    half = x.dtype.itemsize == 2
+    assert (error <= (1e-6 if half else 1e-12) * size + torch.finfo(x.dtype).eps * exact.abs() + 1e-300).all()
+    return y
+
+
+# Near and far tiles: of 8,192 (16 bits), 4,096 and 2,048 (float64) steps.
+TENSOR_WINDOWS = [1, 2, 3, 31, 1000, 2431, 4479, 8575, 30_001, 10**9]
+
+
+@pytest.mark.parametrize("window", TENSOR_WINDOWS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_lines_of_tensors(dtype, window):
     torch = pytest.importorskip("torch")
-    x = torch.randn(3, 100_000, device="cuda")
-    y = upsweep.discounted_cumsum(x, 0.99, window=window)
-    upsweep.discounted_cumsum(x, 0.99, window=window, out=x)
-    assert same_bits(x.cpu().numpy(), y.cpu().numpy())
+    dtype = getattr(torch, dtype)
+    x = torch.randn(2, 50_003, device="cuda", dtype=dtype)  # the second line begins elsewhere in a vector
+    check_tensor(x, 0.999, window)
+    check_tensor(x[:, 3:], -1.0, window, reverse=True)
+    out = torch.full_like(x, 7)
+    check_tensor(x[:, 1:-1], 0.99, window, out=out[:, 2:])
+    assert (out[:, :2] == 7).all()
+    gamma = torch.tensor([0.9, -0.9999], device="cuda", dtype=torch.float64)[:, None]
+    check_tensor(x, gamma, window)
+
+
+@pytest.mark.parametrize("window", [2, 31, 1000])
+def test_short_lines_of_tensors(window):
+    torch = pytest.importorskip("torch")
+    for length in (window + 1, 64, 255, 256, 257, 1024, 4093, 4097):
+        if length > window:
+            check_tensor(torch.randn(300, length, device="cuda"), 0.99, window)
+
+
+@pytest.mark.parametrize("window", [4, 50, 3000, 20_000])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_in_place_of_a_tensor(dtype, window):
+    torch = pytest.importorskip("torch")
+    for reverse in (False, True):
+        x = torch.randn(3, 100_000, device="cuda", dtype=getattr(torch, dtype))
+        y = upsweep.discounted_cumsum(x, 0.99, window=window, reverse=reverse)
+        upsweep.discounted_cumsum(x, 0.99, window=window, reverse=reverse, out=x)
+        assert same_bits(x.cpu().numpy(), y.cpu().numpy())
+
+
+@pytest.mark.parametrize("window", [5, 1000, 20_000])
+def test_results_do_not_change_from_run_to_run(window):
+    torch = pytest.importorskip("torch")
+    x = torch.randn(2, 3_000_000, device="cuda")
+    first = upsweep.discounted_cumsum(x, 0.9999, window=window)
+    for _ in range(5):
+        assert torch.equal(upsweep.discounted_cumsum(x, 0.9999, window=window), first)
 
 
 def test_many_lines_and_a_long_window():

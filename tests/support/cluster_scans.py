@@ -60,6 +60,7 @@ struct Arrivals {
 };
 }  // namespace upsweep
 #include "plan/scan.cpp"
+#include "plan/scan_windows.cpp"
 #include "scan/cluster_lines.cuh"
 
 namespace upsweep {

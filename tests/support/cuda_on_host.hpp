@@ -25,6 +25,7 @@ struct __half2 {
 };
 static float __half2float(__half v) { return widen_float16(v.bits); }
 static __half __float2half_rn(float v) { return {to_float16(v)}; }
+static __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
 
 struct __nv_bfloat16 {
     unsigned short bits;
@@ -37,6 +38,9 @@ static __nv_bfloat16 __float2bfloat16_rn(float v) {
     const unsigned bits = float_as_bits(v);
     if (v != v) return {(unsigned short)(bits >> 16 | 0x40)};
     return {(unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+static __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+    return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
 }
 
 static float __int_as_float(int bits) { return bits_as_float(unsigned(bits)); }

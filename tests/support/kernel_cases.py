@@ -149,8 +149,8 @@ def check_columns():
 
 
 def check_windows():
-    """Windowed sums: each result on its own, and differences of segments."""
-    for dtype in (np.float16, np.float32, np.complex128, np.int8):
+    """Windowed sums: of lines, near and far (float64), each result on its own, and segments."""
+    for dtype in (np.float16, np.float32, np.float64, np.complex128, np.int8):
         x = random((3, 5001), dtype, high=9.0)
         for window in (7, 300, 3000):
             check("discounted_cumsum", x, 0.99, window=window)

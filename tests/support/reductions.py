@@ -28,6 +28,7 @@ SMALLER = {
 UNIT = """
 #include "cuda_on_host.hpp"
 #include "plan/scan.cpp"
+#include "plan/scan_windows.cpp"
 #include "plan/reduce.cpp"
 #include "instances/reduce_any.cu"
 #include "instances/reduce_float32.cu"
