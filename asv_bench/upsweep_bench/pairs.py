@@ -40,9 +40,10 @@ class Case(base.Case):
     `block`: block-sparse in blocks of so many rows, `half_in_one` of which holds half of the points. `cells`:
     block-sparse of points in the plane, cut into so many cells along each side, of which pairs with near
     centres are selected, so that about a `share` of all pairs is. `falling`: the columns come from far to near.
+    `precision`: that of products of vectors, instead of the default.
     """
 
-    reduction: str  # "sum" of a Gaussian, "logsumexp", or "argKmin" of `k` neighbours
+    reduction: str  # "sum" of a Gaussian, "logsumexp", "argmin", or "argKmin" of `k` neighbours
     n_rows: int
     n_columns: int
     dim: int = 3
@@ -55,6 +56,7 @@ class Case(base.Case):
     half_in_one: bool = False
     k: int = K
     falling: bool = False
+    precision: str | None = None
     peers: PeerThresholds = ()
     device: str = "cpu"
 
@@ -66,6 +68,7 @@ class Case(base.Case):
     def name(self) -> str:
         reduction = {"sum": "Gaussian sum", "argKmin": f"argKmin({self.k})"}.get(self.reduction, self.reduction)
         words = f"{reduction}, D={self.dim}" + ", from far to near" * self.falling
+        words += f", {self.precision}" if self.precision else ""
         if self.on_cuda:
             words += f", {self.n_rows:,} x {self.n_columns:,}"
             words += " and its gradient in x" * self.gradients
@@ -84,7 +87,7 @@ class Case(base.Case):
 
     @property
     def family(self) -> str:
-        order = ", from far to near" * self.falling
+        order = ", from far to near" * self.falling + (f", {self.precision}" if self.precision else "")
         return f"{self.reduction}, D={self.dim}, {self.dtype}" + f", K={self.k}" * (self.k != K) + order
 
     @property
@@ -112,6 +115,7 @@ class Case(base.Case):
     def function(self, arrays: Arrays) -> Callable[..., Any]:
         keywords: dict[str, Any] = {} if arrays.ranges is None else {"ranges": arrays.ranges}
         keywords |= {} if self.on_cuda else {"n_threads": n_threads()}
+        keywords |= {"precision": self.precision} if self.precision else {}
         return lazy_reduction(self, upsweep, **keywords)
 
     def versus(self, arrays: Arrays) -> tuple[base.Arrays, Callable[..., Any]] | None:
@@ -137,6 +141,8 @@ def lazy_reduction(case: Case, library: Any, **keywords: Any) -> Callable[..., A
         squares = library.Vi(x).sqdist(library.Vj(y))
         if case.reduction == "argKmin":
             return squares.argKmin(case.k, axis=1, **keywords)
+        if case.reduction == "argmin":
+            return squares.argmin(axis=1, **keywords)
         exponent = squares * -case.scale
         if case.reduction == "logsumexp":
             return exponent.logsumexp(axis=1, **keywords)
@@ -212,8 +218,9 @@ class Arrays(base.Arrays):
         case, xp = self.case, self.xp
         difference = as_float64(self.x[row]) - as_float64(self.y)
         squares = (difference**2).sum(1)
-        if case.reduction == "argKmin":
-            expected, actual = (self._sorted(values)[: case.k] for values in (squares, squares[answer[row]]))
+        if case.reduction in ("argmin", "argKmin"):
+            k = 1 if case.reduction == "argmin" else case.k
+            expected, actual = (self._sorted(values)[:k] for values in (squares, squares[answer[row]]))
             return float(abs(actual - expected).max() / max(float(expected.max()), 1e-30))
         exponent, actual = -case.scale * squares, as_float64(answer[row])
         if case.reduction == "logsumexp":
@@ -233,7 +240,7 @@ class Arrays(base.Arrays):
         return labels if self.xp is np else labels.long()
 
     def allowed(self) -> float:
-        return _ALLOWED[self.case.dtype]
+        return _ALLOWED[self.case.dtype if self.case.precision is None else "float16"]
 
 
 # ---- cases -----------------------------------------------------------------------------------------------------
@@ -243,9 +250,12 @@ def cases(quick: bool = False, device: str = "cpu") -> list[base.Case]:
     """Every case; `quick`: fewer points, on CUDA the cases of some milliseconds."""
     if device == "cuda":
         first_use = Direct("first use of a formula", "float32", "ms", 300.0, _first_use, device="cuda")
-        # KeOps takes block-sparse ranges in a form of its own.
+        # KeOps takes block-sparse ranges in a form of its own, and has no `precision`.
         keops = ordered(("KeOps",), None)
-        every = (replace(case, peers=keops if case.cells is None else ()) for case in _cuda_cases(quick))
+        every = (
+            replace(case, peers=keops if case.cells is None and case.precision is None else ())
+            for case in _cuda_cases(quick)
+        )
         return [first_use, *(replace(case, device="cuda") for case in every)]
     n = QUICK_POINTS if quick else POINTS
     peers = ordered(("numpy, a tenth of the rows", "KeOps"), None)
@@ -284,6 +294,10 @@ def _cuda_cases(quick: bool) -> Iterator[Case]:
     yield Case("sum", 100_000, 100_000, dim=100, threshold=30.0)
     yield Case("sum", 100_000, 100_000, dim=500)
     yield Case("argKmin", 100_000, 100_000, dim=100, threshold=35.0)
+    yield Case("sum", 100_000, 100_000, dim=64, threshold=7.0, precision="f16")
+    yield Case("sum", 100_000, 100_000, dim=128, threshold=10.0, precision="f16")
+    # The points of 32 images and the centres of one: the assignment of k-means.
+    yield Case("argmin", 2_097_152, 1_024, dim=128, threshold=2.6, dtype="float16", precision="f16")
 
 
 def _first_use(device: str = "cuda") -> tuple[float, float, str]:

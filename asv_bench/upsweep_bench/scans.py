@@ -337,7 +337,7 @@ def _sums() -> Iterator[Case]:
     yield Case(_DISCOUNTED, (1, 1 << 28), threshold=0.85)
     yield Case(_SUM, (1, 1 << 28), peers=ordered(("torch.cumsum",)))
     yield Case(_DISCOUNTED, (16, 524288), threshold=0.75)
-    yield Case(_DISCOUNTED, (1, 10_000_000), window=1000)
+    yield Case(_DISCOUNTED, (1, 10_000_000), threshold=0.5, window=1000)
 
 
 def _carries() -> Iterator[Case]:
