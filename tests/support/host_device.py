@@ -73,7 +73,7 @@ def compile_cpp(*arguments):
         "clang" not in _version()
     ):  # without the flag, static variables of inline functions would be another library's
         flags += ["-fno-gnu-unique"]
-    command = [COMPILER, "-std=c++17", "-fPIC", "-w", *flags, *map(str, arguments)]
+    command = [COMPILER, "-std=c++20", "-fPIC", "-w", *flags, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
 
