@@ -249,7 +249,7 @@ class Arrays(base.Arrays):
 def cases(quick: bool = False, device: str = "cpu") -> list[base.Case]:
     """Every case; `quick`: fewer points, on CUDA the cases of some milliseconds."""
     if device == "cuda":
-        first_use = Direct("first use of a formula", "float32", "ms", 300.0, _first_use, device="cuda")
+        first_use = Direct("first use of a formula", "float32", "ms", 200.0, _first_use, device="cuda")
         # KeOps takes block-sparse ranges in a form of its own, and has no `precision`.
         keops = ordered(("KeOps",), None)
         every = (
@@ -285,8 +285,8 @@ def _cuda_cases(quick: bool) -> Iterator[Case]:
     if quick:
         return
     yield Case("sum", 1_000_000, 1_000_000, dim=2, threshold=14.0, cells=33, share=0.0445)
-    yield Case("sum", 1_000_000, 1_000_000, threshold=300.0)
-    yield Case("sum", 1_000_000, 1_000_000, threshold=700.0, gradients=True)
+    yield Case("sum", 1_000_000, 1_000_000, threshold=275.0)
+    yield Case("sum", 1_000_000, 1_000_000, threshold=650.0, gradients=True)
     yield Case("sum", 100_000, 100_000, dtype="float64")
     yield Case("sum", 100_000, 100_000, dtype="float16")
     yield Case("sum", 100_000, 100_000, dim=10)
