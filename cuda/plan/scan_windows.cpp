@@ -62,7 +62,9 @@ void plan_window(Plan& plan, int32_t accumulator) {
   plan.regime = kWindow;
   plan.typed = plan.reverse = false;
   if (has_window_lines(plan, accumulator)) {
-    plan.aligned = is_aligned(p.x, p, dtype_size(p.x.dtype)) && plan.outer.keeps_vectors(kX);
+    const int64_t item = dtype_size(p.x.dtype);
+    const bool copied = p.x.data == p.out.data;   // to lines without gaps
+    plan.aligned = copied ? p.length * item % 16 == 0 : is_aligned(p.x, p, item) && plan.outer.keeps_vectors(kX);
     plan.shape = window_shape(p, plan.window, plan.aligned);
     if (p.lines * plan.shape.tiles < INT32_MAX) return plan_window_lines(plan);
   }

@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cfloat>
+#include <cmath>
 
 #include "plan/tuning.hpp"
 #include "scan/look_back.cuh"
@@ -259,38 +260,60 @@ __device__ inline void short_window_results(Number gamma, int window, const Numb
       for (int i = 0; i < kRun; ++i) y[i] = advance(gamma, y[i], i < k ? before[kRun + i - k] : x[i - k]);
 }
 
+enum Kind { kNanKind, kPlusKind, kMinusKind, kFiniteKind };
+
+// The kind of an element; states after one that is not finite stay of its kind. A negative gamma changes the sign of an
+// infinity at each step (`turns`): the kind is that at even steps.
+__device__ inline int kind_of(double x, int64_t t, bool turns) {
+  if (is_finite(x)) return kFiniteKind;
+  return is_nan(x) ? kNanKind : (x < 0) != (turns && t % 2 != 0) ? kMinusKind : kPlusKind;
+}
+
 // Computes results again that are not finite. t: of the lane's first run. units: those of its warp in which it has some.
 template <class T>
 __device__ __noinline__ void replace_results(const Problem& p, int64_t line, int64_t t, int64_t window, uint32_t units) {
   constexpr int kRun = WindowShape::kRun, kNone = -(1 << 30);
   const WindowLine<double> access(p, line);
+  // Whether no finite elements have an infinite sum in double: then infinities alone decide what windows with some result in.
+  const bool keeps = sizeof(T) < sizeof(double) && access.gamma != 0 && fabs(access.gamma) <= 1, turns = access.gamma < 0;
   const int lane = threadIdx.x % 32;
   for (; __any_sync(0xffffffffu, units); units >>= 1, t += blockDim.x * kRun) {
     if (!__any_sync(0xffffffffu, units & 1)) continue;
-    // A window with a NaN has the newest for its result: of those before the unit, and of the unit. From its first step:
+    // A window with a NaN has the newest for its result, one with infinities these. The newest of each kind: of those before
+    // the unit, and of the unit. From its first step:
     const int64_t first = t - lane * kRun;
-    int newest = kNone;
-    for (int64_t end = first; end > max(first - window, int64_t(0)) && newest == kNone; end -= 32) {
-      const uint32_t lanes = __ballot_sync(0xffffffffu, is_nan(access.at(p, end - 32 + lane)));
-      if (lanes) newest = static_cast<int>(end - first) - 1 - __clz(lanes);
+    int newest[kFiniteKind];
+    for (int kind = 0; kind < kFiniteKind; ++kind) {
+      newest[kind] = kNone;
+      for (int64_t end = first; end > max(first - window, int64_t(0)) && newest[kind] == kNone; end -= 32) {
+        const int64_t at = end - 32 + lane;
+        const uint32_t lanes = __ballot_sync(0xffffffffu, kind_of(access.at(p, at), at, turns) == kind);
+        if (lanes) newest[kind] = static_cast<int>(end - first) - 1 - __clz(lanes);
+      }
+      int own = kNone;
+      for (int i = 0; i < kRun; ++i)
+        if (kind_of(access.at(p, t + i), t + i, turns) == kind) own = lane * kRun + i;
+      for (int by = 1; by < 32; by *= 2) {
+        const int before = __shfl_up_sync(0xffffffffu, own, by);
+        if (lane >= by) own = max(own, before);
+      }
+      own = __shfl_up_sync(0xffffffffu, own, 1);
+      if (lane > 0) newest[kind] = max(newest[kind], own);
     }
-    int own = kNone;
-    for (int i = 0; i < kRun; ++i)
-      if (is_nan(access.at(p, t + i))) own = lane * kRun + i;
-    for (int by = 1; by < 32; by *= 2) {
-      const int before = __shfl_up_sync(0xffffffffu, own, by);
-      if (lane >= by) own = max(own, before);
-    }
-    own = __shfl_up_sync(0xffffffffu, own, 1);
-    if (lane > 0) newest = max(newest, own);
     for (int i = 0; i < kRun && units & 1; ++i) {
       if (t + i < 0 || t + i >= p.length) continue;
-      if (is_nan(access.at(p, t + i))) newest = lane * kRun + i;
+      for (int kind = 0; kind < kFiniteKind; ++kind)
+        if (kind_of(access.at(p, t + i), t + i, turns) == kind) newest[kind] = lane * kRun + i;
       T* const y = reinterpret_cast<T*>(access.out + (t + i) * p.out.time_stride);
       if (is_finite(to_double(*y))) continue;
-      const bool in_window = newest > lane * kRun + i - window;
-      *y = from_double<T>(in_window ? access.at(p, first + newest)
-                                    : sum_in_order(access, p, max(t + i - window + 1, int64_t(0)), t + i));
+      const int64_t before = lane * kRun + i - window;   // the window
+      const double sign = turns && (t + i) % 2 != 0 ? -1 : 1, plus = sign * HUGE_VAL;
+      double result;
+      if (newest[kNanKind] > before) result = access.at(p, first + newest[kNanKind]);
+      else if (keeps && newest[kPlusKind] > before) result = newest[kMinusKind] > before ? plus - plus : plus;
+      else if (keeps && newest[kMinusKind] > before) result = -plus;
+      else result = sum_in_order(access, p, max(t + i - window + 1, int64_t(0)), t + i);
+      *y = from_double<T>(result);
     }
   }
 }
@@ -395,9 +418,9 @@ __global__ void __launch_bounds__(WindowTuning::kThreads, WindowTuning::kBlocks)
   }
   __syncthreads();
   if constexpr (!std::is_same_v<Local, double>) {
-    // The oldest steps of long windows may weigh less than float32 has numbers for.
-    const double weight = fabs(tile.powers[WindowPowers::kOldest]);
-    if (weight < FLT_MIN && weight > 0) return tile_results<false, double>(tile, shape, p, row, begin, phase, gamma);
+    // The oldest steps of long windows may weigh less than float32 has numbers for: those of a run's last result the least.
+    const double weight = fabs(tile.powers[WindowPowers::kOldest]), least = weight * fabs(power(gamma, Tile::kRun - 2));
+    if (least < FLT_MIN && weight > 0) return tile_results<false, double>(tile, shape, p, row, begin, phase, gamma);
   }
   tile_results<false, Local>(tile, shape, p, row, begin, phase, gamma);
 }

@@ -26,7 +26,7 @@ struct WindowTile {
   double *powers, *sums;               // of gamma; of warps
   uint4* results;                      // of this warp
 
-  // One after each eight: lanes that read runs, or blocks of runs, meet in no bank.
+  // A slot after each eight is empty, so that lanes that read runs, or blocks of runs, do so from different banks.
   static __host__ __device__ constexpr uint32_t slot(uint32_t i) { return i + i / 8; }
   static __host__ __device__ constexpr uint32_t vector_slots(uint32_t elements) { return slot(elements / kPer) + 1; }
   static int bytes(const WindowShape& shape, int warps) {

@@ -81,6 +81,14 @@ def test_results_in_the_place_of_x(dtype, window):
                          window_scans.scan(x, 0.97, window, reverse=reverse))  # fmt: skip
 
 
+@pytest.mark.parametrize("length", [1023, 2047])
+def test_padded_lines_in_the_place_of_x(length):
+    wide = random((3, length + 1), np.float32)
+    x = wide[:, :length]
+    expected = check(x, 0.9, 100)
+    assert same_bits(window_scans.scan(x, 0.9, 100, out=x), expected)
+
+
 def test_a_gamma_for_each_line():
     x = random((2, 3, 3000), np.float32)
     gamma = random((2, 3), np.float64, 1, -1.0, 1.0)
@@ -103,7 +111,8 @@ def test_windows_of_several_states_that_are_not_finite(window):
     x = random((2, 6000), np.float32)
     x[:, [10, 11, 700, 2400, 5999]] = np.nan
     x[:, [400, 2403]], x[:, [405, 3000]] = np.inf, -np.inf
-    check(x, 0.99, window)
+    for gamma in (0.99, -0.99, 1.01, 0.0):
+        check(x, gamma, window)
     check(x[:, 1:], 0.99, window, np.empty_like(x)[:, 1:], reverse=True)
 
 
@@ -125,6 +134,9 @@ def test_weights_below_the_range_of_float32():
     x[8:16] = 1e38
     check(x, 0.5, 160)
     check(x, 0.5, 163)
+    x[71] = 1e30
+    check(x, 1e-4, 15)
+    check(x, 1e-7, 8)
 
 
 def test_a_large_value_leaves_without_a_trace():
