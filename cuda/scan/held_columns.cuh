@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(kWarps * 32) scan_held_columns(const __grid_co
   const double before = __shfl_up_sync(0xffffffffu, all, kColumns);
   hide_all(x);   // converted once more: the registers are enough for four blocks a processor
   double state = initial_of<double>(p, index);
+  const bool is_first = begin == 0 && !p.initial.data;   // without a state before it, whose 0 would change the sign of -0
   __syncthreads();
 #pragma unroll 1
   for (int w = 0; w < warp; ++w) state = advance(powers.warp, state, totals[w][lane % kColumns]);
@@ -63,8 +64,9 @@ __global__ void __launch_bounds__(kWarps * 32) scan_held_columns(const __grid_co
   char* out_at = index.in(p.out) + begin * p.out.time_stride;
 #pragma unroll
   for (int i = 0; i < kRun; ++i) {
-    const double entering = state;
-    if (i < left) state = advance(powers.step, state, Element::value(x[i]));
+    const bool alone = i == 0 && is_first;
+    const double entering = alone ? 0.0 : state;
+    if (i < left) state = alone ? Element::value(x[i]) : advance(powers.step, state, Element::value(x[i]));
     if (i < left && p.writes) *reinterpret_cast<T*>(out_at) = from_double<T>(p.exclusive ? entering : state);
     out_at += p.out.time_stride;
   }

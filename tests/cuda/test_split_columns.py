@@ -4,7 +4,7 @@ import column_scans
 import numpy as np
 import pytest
 from helpers import BFLOAT16, random
-from host_scans import check, operands
+from host_scans import check, operands, scan
 from kernel_cases import REGIMES
 from nonfinite_kinds import KINDS
 from upsweep._backends.cuda import library, scan_launch
@@ -74,6 +74,10 @@ def test_held_columns(n_steps):
     x[-1, 1] = np.nan
     check(x, initial=initial)
     check(x, gamma=0.999, initial=np.full(19, -np.inf))
+    # No state before the first element, not a zero that an exclusive scan shows or that changes the sign of another one.
+    first = np.full((n_steps, 19), -0.0, np.float32)
+    assert not np.signbit(scan(first, gamma=0.97, exclusive=True)[0][0]).any()
+    assert np.signbit(scan(first, gamma=-0.97)[0][0]).all()
 
 
 def test_wide_columns():
