@@ -47,13 +47,14 @@ cudaError_t launch_parts(const SumPlan& plan, char* workspace, cudaStream_t stre
   cudaError_t error = cudaFuncSetAttribute(scatter, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(sum_parts, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
+  Chunks chunks;                       // the same for all pieces, as the plan made room for the longest
+  lay_out_chunks(plan.count.n_parts, std::min(length, SumTuning::kPieceKeys), blocks, true, workspace + plan.sums_bytes,
+                 &chunks);
   for (int64_t first = 0; first < length && error == cudaSuccess; first += SumTuning::kPieceKeys) {
     CountProblem p = plan.problem.count;
     p.keys += first * p.key_stride;
     p.length = std::min(length - first, SumTuning::kPieceKeys);
     const float* const weights = reinterpret_cast<const float*>(plan.problem.weights) + first;
-    Chunks chunks;
-    lay_out_chunks(plan.count.n_parts, p.length, blocks, true, workspace + plan.sums_bytes, &chunks);
     error = cudaMemsetAsync(chunks.n_chunks, 0, (1 + plan.count.n_parts) * 4, stream);
     if (error != cudaSuccess) return error;
     scatter<<<blocks, kChunkThreads, kBytes, stream>>>(p, weights, chunks);

@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kReplicaThreads, 1)
               if (left[k]) add_atomically(of_lane + replica_slot(bin[k], replicas_log2), static_cast<Sum>(weight[k]));
             return;
           }
-Sum value[kReplicaKeys];
+          Sum value[kReplicaKeys];
 #pragma unroll
           for (int k = 0; k < kReplicaKeys; ++k) value[k] = static_cast<Sum>(weight[k]);
           add_large_groups(

@@ -139,7 +139,8 @@ bool plan_tables(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
 bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
   CountProblem& p = plan.problem;
   const int64_t n_parts = ceil_div(bins, kPartBins);
-  if (p.length < CountTuning::kPartKeys || p.length > CountTuning::kMostPartKeys || n_parts > kMostParts || plan.key_bytes < 4) return false;
+  if (p.length < CountTuning::kPartKeys || p.length > CountTuning::kMostPartKeys) return false;
+  if (n_parts > kMostParts || plan.key_bytes < 4) return false;
   if (limits.block_shared < CountTuning::kPartShared) return false;
   // One row at a time: each has keys enough for all blocks.
   for (int dim = 0; dim < p.n_dims; ++dim) {
