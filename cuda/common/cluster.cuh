@@ -5,8 +5,8 @@
 
 namespace upsweep {
 
-// Arrives at the barrier below to tell that this block has begun, and nothing of what it has written.
-__device__ inline void tell_cluster() {
+// Arrives at the barrier below without publishing what this block has written: others learn that it has begun.
+__device__ inline void arrive_relaxed() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif

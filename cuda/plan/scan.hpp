@@ -8,7 +8,10 @@ namespace upsweep {
 
 constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone in its line
 
-enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines, kPersistentLines, kHeldColumns, kWideColumns };
+enum Regime : int32_t {
+  kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines, kPersistentLines,
+  kHeldColumns, kWideColumns
+};
 
 // What a launch leaves out: axes that it is repeated over, and the bytes that arrays move along them.
 constexpr int kMostArrays = 9;
@@ -50,7 +53,7 @@ struct Plan {
   int64_t window, segments;        // steps that a result sums; segments of a line, of `segment` steps each
   int32_t segment;                 // 0: each result on its own
   int64_t aside;                   // of the workspace: results that are to replace x; typed: a copy of x; 0: none
-  int64_t workspace_bytes, invalid_bytes;   // of these so many are ones before the launch
+  int64_t workspace_bytes, invalid_bytes;   // so many of its first bytes are set to 0xff before each launch
   WindowShape shape;               // of windows along typed lines
   Outer outer;                     // the last: make_plan sets only what is before it to 0
 };

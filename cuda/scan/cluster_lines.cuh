@@ -57,7 +57,8 @@ struct InRuns : Base {
   }
 };
 
-// A lane's run of neighbouring elements, for what is seldom done: from memory again, as no result is there before.
+// A lane's run of neighbouring elements, loaded once more in the rare case that its results may be wrong: the warp has not
+// stored any of them yet, so that this holds in place, too.
 template <class Line, bool kGated>
 struct RunAgain {
   using AgainTile = Tile<Line, kGated, false>;
@@ -97,7 +98,8 @@ struct HeldGroups {
     for (int e = 0; e < kGroups; ++e)
       line.template fetch_rest<kGated>(position + e * kGroup, tile[e].x, tile[e].a);
   }
-  // What the warp's part does. Only a line's first group begins with the initial state, after positions of no element.
+  // What the warp's part does. Only a line's first group begins with the initial state; positions before the
+  // line add nothing.
   __device__ Step<S> reduce(const Line& line, int position, S initial, const BlockPowers<S>& powers, int lane) {
     if constexpr (kGated) line.pass_first_gate(line.time(position), tile[0].a);
     Step<S> all = {one(S()), nothing(S())};
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, ClusterTuning::kRe
   groups.fetch_vectors(line, position);
   if (n_blocks > 1) {
     if (threadIdx.x == 0) sent.arrivals.expect(n_blocks * sizeof(Step<S>));
-    tell_cluster();
+    arrive_relaxed();
   }
   if (!kGated) {
     powers.set(gamma_of<S>(p, index), Line::kVec, Groups::kGroups * kWarps * kBlocks);
@@ -240,6 +242,7 @@ __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, ClusterTuning::kRe
   }
   state = warps.before(warp, state);
   if (__any_sync(0xffffffffu, groups.scan(line, p, row, position, powers, state, lane))) {
+    __syncwarp();                  // a lane has stored the final state, which another one may have to replace
     again.load(p, row, run_position, powers.gamma);
     scan_group_again(again.run, state, lane, 0, 32, 32, true);
     again.store(p, row, run_position);

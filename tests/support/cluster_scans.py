@@ -32,7 +32,7 @@ static void arrive_at_cluster() {
     before[threadIdx.x] = opened[cluster];
     if (++arrived[cluster] == n_blocks * blockDim.x) arrived[cluster] = 0, ++opened[cluster];
 }
-static void tell_cluster() { arrive_at_cluster(); }
+static void arrive_relaxed() { arrive_at_cluster(); }
 static void wait_for_cluster() {
     while (clusters::opened[blockIdx.x / clusters::n_blocks] == clusters::before[threadIdx.x]) back_off();
 }
