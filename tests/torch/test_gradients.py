@@ -284,6 +284,31 @@ def test_the_complex_gamma_of_a_window(device):
     check(lambda x, gamma: upsweep.discounted_cumsum(x, gamma, window=3, axis=0, reverse=True), x, gamma)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_the_gamma_of_a_window_that_is_zero_is_complex(dtype, device):
+    x = leaf(8, dtype=torch.complex128, device=device)
+    gamma = torch.zeros((), dtype=dtype, device=device, requires_grad=True)
+    check(lambda x, gamma: upsweep.discounted_cumsum(x, gamma, window=4), x, gamma)
+    (gradient,) = torch.autograd.grad(upsweep.discounted_cumsum(x, gamma, window=4).real.sum(), gamma)
+    torch.testing.assert_close(gradient.real, x[:-1].real.sum())
+
+
+def test_the_gamma_of_a_window_of_an_infinity(device):
+    for at in range(12):
+        x = torch.ones(20, device=device)
+        x[at] = torch.inf
+        gamma = torch.tensor(0.9, device=device, requires_grad=True)
+        y = upsweep.discounted_cumsum(x, gamma, window=5)
+        assert torch.autograd.grad(y.sum(), gamma)[0] == torch.inf
+
+
+def test_the_gamma_of_no_steps(device):
+    x, gamma = leaf(3, 0, device=device), leaf(3, 1, device=device)
+    for keywords in ({}, {"window": 2}):
+        (gradient,) = torch.autograd.grad(upsweep.discounted_cumsum(x, gamma, axis=-1, **keywords).sum(), gamma)
+        assert torch.equal(gradient, torch.zeros_like(gamma))
+
+
 # ---- both gradients in one kernel, on CUDA; the same calls on the CPU ------------------------------------------
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

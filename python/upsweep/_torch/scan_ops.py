@@ -127,19 +127,19 @@ def window_slopes(
     factors = gamma.to(dtype).unsqueeze(-1)
     zero = x.new_zeros(())
 
-    def scanned(steps: Tensor) -> Tensor:
+    def scanned(steps: Tensor, reset: Tensor | None = None) -> Tensor:
         of_blocks = factors.expand(steps.shape[:-1])
         result: Tensor = scan.form()(
-            steps, None, of_blocks, 0.0, None, reset, last, False, False, 0, n_threads, dtype
+            steps, None, of_blocks, 0.0, None, reset, steps.ndim - 1, False, False, 0, n_threads, dtype
         )[0]  # fmt: skip
         return result
 
-    before = shifted(scanned(x), zero, last, -1)
-    slopes = scanned(before if reset is None else torch.where(reset, 0, before))
+    before = shifted(scanned(x, reset), zero, last, -1)
+    slopes = scanned(before if reset is None else torch.where(reset, 0, before), reset)
 
-    factors = factors.unsqueeze(-1)
-    ahead = torch.arange(1, window + 1, device=x.device, dtype=zero.real.dtype)  # of the block's beginning
-    behind = window - ahead  # of the end of the block before
+    # gamma**k and k gamma**(k-1) for k < window, by scans: torch's complex 0**0 is NaN.
+    powers = scanned(only(0, window, factors.ndim, factors.unsqueeze(-1)).to(dtype).expand(*factors.shape, window))
+    derived = scanned(shifted(powers, zero, factors.ndim, -1))
     old = shifted(x, zero, last - 1, -1)
     if reset is not None:
         seen = reset.cumsum(-1)
@@ -148,9 +148,13 @@ def window_slopes(
     def suffixes(steps: Tensor) -> Tensor:
         return shifted(steps.flip(-1).cumsum(-1).flip(-1), zero, last, 1)
 
-    old_sums = suffixes(old * factors**behind)
-    old_slopes = suffixes(old * behind * factors ** (behind - 1).clamp(min=0))
-    more = ahead * factors ** (ahead - 1) * old_sums + factors**ahead * old_slopes
+    def ahead(of_powers: Tensor) -> Tensor:
+        return shifted(of_powers, zero, factors.ndim, 1)
+
+    old_sums = suffixes(old * powers.flip(-1))
+    # The last step of the block before has k = 0 there: without it, so that an infinity times 0 makes no NaN.
+    old_slopes = suffixes(torch.where(only(window - 1, window, last, old), 0, old) * derived.flip(-1))
+    more = ahead(derived) * old_sums + ahead(powers) * old_slopes
     slopes = slopes + (more if reset is None else torch.where(seen > 0, 0, more))
     slopes = slopes.flatten(-2).narrow(-1, 0, n)
     return (slopes.flip(-1) if reverse else slopes).movedim(-1, axis)
@@ -170,8 +174,9 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
         g = g_final.new_zeros(shape)
     length = g.shape[axis]
     if length == 0:
+        g_gamma = torch.zeros_like(gamma) if needs_gamma else None
         g_initial = g_final if needs_initial and g_final is not None else None
-        return (g if needs_x else None, g if needs_gates else None, None, None, g_initial)
+        return (g if needs_x else None, g if needs_gates else None, g_gamma, None, g_initial)
     last, first = (0, length - 1) if reverse else (length - 1, 0)
     if g_final is not None and not window:
         g = g + torch.where(only(last, length, axis, g), g_final.to(g.dtype).unsqueeze(axis), 0)
