@@ -7,7 +7,7 @@ import pytest
 from helpers import random, same_bits
 from pair_cases import check, data, reduction_of
 from upsweep import Genred, LazyTensor, Pm, Vi, Vj, _backends
-from upsweep._compiler.formulas.reduction import REDUCTIONS
+from upsweep._compiler.formulas.reduction import PRECISIONS, REDUCTIONS
 
 pytest.importorskip("llvmlite")
 dask = pytest.importorskip("dask")
@@ -58,6 +58,12 @@ def test_blocks_are_the_whole(name, rows, method):
                 assert result.dtype == expected.dtype
                 if "sum" not in name:
                     assert same_bits(result, expected)
+
+
+def test_graphs_of_two_precisions_have_two_names():
+    x, y = da.ones((4, 2), chunks=2), da.ones((5, 2), chunks=2)
+    names = {Vi(x).sqdist(Vj(y)).sum(axis=1, precision=precision).name for precision in PRECISIONS}
+    assert len(names) == len(PRECISIONS)
 
 
 @pytest.mark.parametrize("method", METHODS)

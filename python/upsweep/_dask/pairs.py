@@ -85,7 +85,7 @@ def run_pairs(
     if reduction.rows == "j":
         row_axis, column_axis = column_axis, row_axis
     used = [arrays[n] for n in sorted(kinds)]
-    token = tokenize("pairs", reduction.key(), used, n_i, n_j, batch, method, n_threads)
+    token = tokenize("pairs", reduction.key(), reduction.precision, used, n_i, n_j, batch, method, n_threads)
     name, state_name = f"pairs-{token}", f"pairs-state-{token}"
     read = blocks.reader(*blocks.operands)
     begins = np.cumsum([0, *blocks.chunks[column_axis]]).tolist()

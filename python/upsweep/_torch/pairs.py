@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from upsweep import _backends
+from upsweep._compiler.cuda.pairs.sizes import FLOAT16, FLOAT16_VALUES
 from upsweep._compiler.formulas import adjoint
 from upsweep._compiler.formulas.reduction import outputs
 from upsweep._torch import executors, operations, scan
 from upsweep._torch.graph_breaks import graph_break
 from upsweep._utils.lru_cache import LRUCache
 
-MOST_KNOWN = 8  # features of gradients that are computed with a sum: more take as long as a sum of their own
+MAX_SAVED_FEATURES = 8  # of gradients that are computed with a sum: more take as long as a sum of their own
 Problem = Any  # upsweep.pairs.function.PairProblem
 Function = Any  # upsweep.pairs.function.PairFunction
 
@@ -104,20 +105,22 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.problem, ctx.mask, *tensors = inputs
         if ctx.problem.reduction.reduction in adjoint.SUMS:
-            ctx.save_for_backward(*tensors, *output)
-            ctx.save_for_forward(*tensors, *output)
+            # Derivatives of plain sums do not read the result, which may be changed in place then.
+            read = () if ctx.problem.reduction.reduction == "sum" else output
+            ctx.save_for_backward(*tensors, *read)
+            ctx.save_for_forward(*tensors, *read)
         else:
             ctx.mark_non_differentiable(*output)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         problem, mask, n_arrays = ctx.problem, ctx.mask, len(ctx.needs_input_grad) - 2
-        tensors, (result, *known) = ctx.saved_tensors[:n_arrays], ctx.saved_tensors[n_arrays:]
+        tensors, saved = ctx.saved_tensors[:n_arrays], ctx.saved_tensors[n_arrays:]
         # With create_graph=True, a gradient needs the derivatives of its formula.
-        of_one = {} if torch.is_grad_enabled() else dict(zip(getattr(ctx, "known", ()), known))
+        row_gradients = {} if torch.is_grad_enabled() else dict(zip(getattr(ctx, "row_positions", ()), saved))
         positions = tuple([n for n in range(len(tensors)) if ctx.needs_input_grad[n + 2]])
         pullbacks = dict(adjoint.pullbacks(problem.reduction, positions, len(tensors)))
-        operands = [*tensors, cotangent, *_residuals(problem, tensors, result)] if pullbacks else []
+        operands = [*tensors, cotangent, *_residuals(problem, tensors, saved)] if pullbacks else []
         gradients: list[Tensor | None] = [None] * (2 + len(tensors))
         for position in positions:
             tensor = tensors[position]
@@ -125,8 +128,8 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
                 # 0, so that torch.autograd.grad takes an input that drops out of the formula.
                 gradients[position + 2] = torch.zeros_like(tensor)
                 continue
-            if position in of_one:
-                gradient = cotangent * of_one[position]
+            if position in row_gradients:
+                gradient = cotangent * row_gradients[position]
             else:
                 (gradient,) = _reduced(problem.with_reduction(pullbacks[position]), operands, mask)
             gradient = _masked(gradient, tensors, mask)
@@ -138,12 +141,13 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        problem, (*tensors, result) = ctx.problem, ctx.saved_tensors
+        problem, n_arrays = ctx.problem, len(tangents) - 2
+        tensors, saved = ctx.saved_tensors[:n_arrays], ctx.saved_tensors[n_arrays:]
         moving = tuple([n for n, tangent in enumerate(tangents[2:]) if tangent is not None])
         pushed = adjoint.pushforward(problem.reduction, moving, len(tensors))
         read = {v.static[0] for v in problem.reduction.variables}
         of_read = [tangents[n + 2] for n in moving if n in read]
-        operands = [*tensors, *of_read, *_residuals(problem, tensors, result)]
+        operands = [*tensors, *of_read, *_residuals(problem, tensors, saved)]
         (change,) = _reduced(problem.with_reduction(pushed), operands, ctx.mask)
         return (_masked(change, tensors, ctx.mask),)
 
@@ -166,23 +170,23 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
 
 def _forward(ctx: Any, problem: Problem, mask: int | None, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The results; a backward pass is likely, so they come with gradients that take little more then."""
-    known = _row_gradients(problem, ctx.needs_input_grad[2:])
-    if not known:
+    dims = _row_gradients(problem, ctx.needs_input_grad[2:])
+    if not dims:
         results = _run(problem, tensors)
         _Reduction.setup_context(ctx, (problem, mask, *tensors), results)
         return results
-    (both,) = _run(problem.with_reduction(adjoint.with_gradients(problem.reduction, tuple(known))), tensors)
-    total, *gradients = both.split([1, *known.values()], -1)
-    results = (total.clone(memory_format=torch.contiguous_format),)
-    ctx.problem, ctx.mask, ctx.known = problem, mask, tuple(known)
-    ctx.save_for_backward(*tensors, *results, *gradients)
-    return results
+    (both,) = _run(problem.with_reduction(adjoint.with_gradients(problem.reduction, tuple(dims))), tensors)
+    total, *saved_gradients = both.split([1, *dims.values()], -1)
+    ctx.problem, ctx.mask, ctx.row_positions = problem, mask, tuple(dims)
+    ctx.save_for_backward(*tensors, *saved_gradients)
+    return (total.clone(memory_format=torch.contiguous_format),)
 
 
 def _row_gradients(problem: Problem, needed: Sequence[bool]) -> dict[int, int]:
     """The dims, by position, of the row variables whose gradients are computed with the result.
 
     Both together take little more time than the gradients alone. Results of half precision would be rounded twice.
+    Precisions of `FLOAT16` have kernels of few results: with more, the sum itself would be computed by others.
     """
     reduction = problem.reduction
     if reduction.reduction != "sum" or reduction.formula.dim != 1 or reduction.dtype not in ("float32", "float64"):
@@ -190,7 +194,8 @@ def _row_gradients(problem: Problem, needed: Sequence[bool]) -> dict[int, int]:
     dims = {
         v.static[0]: v.dim for v in reduction.variables if v.static[1] == reduction.rows and needed[v.static[0]]
     }
-    return dims if sum(dims.values()) <= MOST_KNOWN else {}
+    most = FLOAT16_VALUES[0] - 1 if reduction.precision in FLOAT16 else MAX_SAVED_FEATURES
+    return dims if sum(dims.values()) <= most else {}
 
 
 _eager = operations.differentiable(forward=_forward, backward=_Reduction.backward).apply
@@ -206,13 +211,13 @@ def _with_vmap_batch(tensor: Tensor, dim: int | None, n_batch: int) -> Tensor:
     return tensor.reshape(tensor.shape[0], *(1,) * (n_batch + 1), tensor.shape[1])
 
 
-def _residuals(problem: Problem, tensors: Sequence[Tensor], result: Tensor) -> list[Tensor]:
-    """What pullbacks of exponential sums read after the cotangent."""
+def _residuals(problem: Problem, tensors: Sequence[Tensor], saved: Sequence[Tensor]) -> list[Tensor]:
+    """What pullbacks of exponential sums, which save their result, read after the cotangent."""
     if problem.reduction.reduction == "logsumexp":
-        return [_finite(result)]
+        return [_finite(saved[0])]
     if problem.reduction.reduction == "sumsoftmaxweight":
         (log_totals,) = _reduced(problem.with_reduction(adjoint.log_total(problem.reduction)), tensors)
-        return [_finite(log_totals), result]
+        return [_finite(log_totals), saved[0]]
     return []
 
 
@@ -309,7 +314,8 @@ def value_and_grad(
     cotangent: Any = None,
 ) -> tuple[Any, tuple[Tensor, ...]]:  # fmt: skip
     """The result, and its gradients in the tensors at these positions."""
-    leaves = [tensor.detach().requires_grad_() for tensor in _tensors(function, arrays)]
+    tensors = _tensors(function, arrays)
+    leaves = [tensor.detach().requires_grad_(n in positions) for n, tensor in enumerate(tensors)]
     with torch.enable_grad():
         results = reduce(function, leaves, ranges, n_threads)
     values = function.shaped(results[:1])

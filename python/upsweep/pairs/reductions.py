@@ -23,6 +23,10 @@ _functions: LRUCache[Any, PairFunction] = LRUCache(1024)
 _FORMULA_KEYWORDS = ("dtype_acc", "use_double_acc", "sum_scheme", "precision")
 _CALL_KEYWORDS = ("backend", "device_id", "ranges", "out", "n_threads", "method")
 _IGNORED_KEYWORDS = ("enable_chunks", "use_fast_math", "optional_flags")  # hints for KeOps' compiler
+# Reductions of features, which are part of a formula, keep their axis and ignore the others, as KeOps does.
+_FEATURE_KEYWORDS = (
+    "keepdim", "keepdims", "backend", "device_id", "dtype_acc", "use_double_acc", "sum_scheme", *_IGNORED_KEYWORDS,
+)  # fmt: skip
 
 
 class ValuesAndIndices(NamedTuple):
@@ -100,6 +104,9 @@ def _feature_reduction(op: str, name: str, doc: str) -> Callable[..., Any]:
     def method(self: Reductions, axis: int = -1, dim: int | None = None, **kwargs: Any) -> Any:
         axis = axis if dim is None else dim
         if axis in (-1, self.dim() - 1):
+            for keyword in kwargs:
+                if keyword not in _FEATURE_KEYWORDS:
+                    raise TypeError(f"{keyword}: is no keyword of a reduction over features")
             return self._apply(name)
         return self.reduction(op, axis=axis, **kwargs)
 
@@ -253,7 +260,7 @@ class Reductions(Operations):
     def _extremes(self, name: str, axis: Any, **kwargs: Any) -> Any:
         """``torch.min(x, dim)`` or ``torch.max(x, dim)``."""
         if axis in (-1, self.dim() - 1):
-            return ValuesAndIndices(getattr(self, name)(), getattr(self, f"arg{name}")())
+            return ValuesAndIndices(getattr(self, name)(**kwargs), getattr(self, f"arg{name}")(**kwargs))
         both = getattr(self, f"{name}_arg{name}")(axis=axis, **kwargs)
         return both if isinstance(both, PendingReduction) else ValuesAndIndices(*both)
 

@@ -87,7 +87,7 @@ class PairReduction:
         return variables(*self._formulas())
 
     def key(self) -> str:
-        """A text that identifies the reduction in any process: the key of the disk cache."""
+        """A text that identifies the reduction but for `precision` in any process: the key of the disk cache."""
         settings = (self.reduction, self.weight is not None, self.rows, self.k, self.dtype, self.dtype_acc)
         return f"{settings}\n{key_text(*self._formulas())}"
 
