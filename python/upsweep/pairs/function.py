@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from upsweep import _arrays, _backends
 from upsweep._arrays.dispatch import handlers, refuse_method
 from upsweep._compiler.formulas.nodes import Node
-from upsweep._compiler.formulas.reduction import PRECISIONS, PairReduction
+from upsweep._compiler.formulas.reduction import PairReduction, check_precision
 from upsweep._core.checks import check_output, check_writeable, shape_error
 from upsweep._utils.integers import as_integer
 from upsweep._utils.lru_cache import LRUCache
@@ -59,8 +59,7 @@ def check_accumulator(
 
 def formula_settings(reduction: str, precision: str = "split", **options: Any) -> dict[str, Any]:
     """The keywords of `PairFunction` that options of a reduction stand for."""
-    if not isinstance(precision, str) or precision not in PRECISIONS:
-        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+    check_precision(precision)  # before it is part of a key of a cache
     return {"dtype_acc": check_accumulator(reduction, **options), "precision": precision}
 
 

@@ -25,6 +25,12 @@ _DTYPES = {"float64": ("float64",), "float32": ("float32", "float64"),
            "float16": ("float32",), "bfloat16": ("float32",)}  # fmt: skip
 
 
+def check_precision(precision: Any) -> None:
+    """Raise ValueError if this is none of `PRECISIONS`."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+
+
 @dataclass(frozen=True)
 class PairReduction:
     """``result[i] = reduce over j of formula(i, j)``, or over i for each j.
@@ -64,9 +70,7 @@ class PairReduction:
             raise ValueError("sumsoftmaxweight takes a weight")
         if self.weight is not None and self.reduction not in _SUMS[1:]:
             raise ValueError(f"{self.reduction} takes no weight")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {self.precision!r}")
-
+        check_precision(self.precision)
         object.__setattr__(self, "_hash", hash(self._arguments()))
 
     def __hash__(self) -> int:  # computed once: each call looks its kernel up by the reduction
