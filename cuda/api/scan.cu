@@ -184,6 +184,7 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
   }
 
   const cudaStream_t stream = static_cast<cudaStream_t>(scan.stream);
+  plan.starts_early = plan.invalid_bytes && machine.cluster_blocks > 1;   // code for 9.0 or newer is in use
   Workspace w = {};
   if (plan.workspace_bytes) {
     w.counter = static_cast<uint32_t*>(scan.workspace);
@@ -194,8 +195,9 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
   View* const views[] = {&p.x, &p.gates, &p.reset, &p.out, &p.gamma, &p.initial, &p.final_state};
   return for_each_launch(plan.outer, views, [&]() -> int32_t {
     if (plan.invalid_bytes) {   // of tile states
-      const cudaError_t error = cudaMemsetAsync(scan.workspace, 0xff, plan.invalid_bytes, stream);
-      if (error != cudaSuccess) return cuda_failed("cudaMemsetAsync", error);
+      const cudaError_t error = plan.starts_early ? fill_workspace(scan.workspace, plan.invalid_bytes, stream)
+                                                  : cudaMemsetAsync(scan.workspace, 0xff, plan.invalid_bytes, stream);
+      if (error != cudaSuccess) return cuda_failed("filling a workspace", error);
     }
     const cudaError_t error = launch(plan, w, stream, machine.n_processors);
     return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a scan", error);

@@ -47,8 +47,7 @@ cudaError_t launch_window_along(const Plan& plan, const Workspace& w, cudaStream
   const int shared = WindowTile<T>::bytes(shape, warps);
   const cudaError_t error = allow_shared(scan_window_lines<T>, shared);
   if (error != cudaSuccess) return error;
-  scan_window_lines<T><<<p.lines * shape.tiles, warps * 32, shared, stream>>>(p, shape, w);
-  return cudaGetLastError();
+  return launch_after_fill(plan, false, scan_window_lines<T>, p.lines * shape.tiles, warps * 32, shared, stream, p, shape, w);
 }
 
 }  // namespace

@@ -168,6 +168,39 @@ int64_t persistent_workspace(int64_t tiles, int64_t blocks, bool gated) {
   return kCounterBytes + (3 * tiles + rounds * tile_words) * 8;   // ExtendedStep::kWords
 }
 
+// Whether lines are whole vectors and have nothing of their own but elements, so few or so short that each lane has a vector.
+bool is_block_lines(const Plan& plan, int64_t item) {
+  const Problem& p = plan.problem;
+  if (!plan.aligned || p.length * item % 16 || p.n_dims > 1 || p.exclusive || !p.writes) return false;
+  if (p.initial.data || p.reset.data || p.final_state.data || p.gamma.data) return false;
+  const int64_t vectors = p.length * item / 16, bytes = p.lines * p.length * item;
+  const bool few = bytes <= BlockTuning::kBytes[plan.gated];
+  return p.lines < INT32_MAX && vectors <= (few ? BlockTuning::kFewVectors : BlockTuning::kManyVectors)[plan.gated];
+}
+
+// Whether the shared memory of all processors holds lines that have nothing of their own but elements, or most of them, and
+// how they are cut: with one factor of which no power exceeds 1, and elements whose sums stay finite in float64.
+bool is_resident(Plan& plan, Machine machine, int64_t item) {
+  using Tuning = ResidentTuning;
+  const Problem& p = plan.problem;
+  if (!plan.typed || item > 4 || plan.gated || p.reset.data || p.gamma.data || p.initial.data || p.final_state.data) return false;
+  if (p.exclusive || !p.writes || !(p.gamma_re > 0 && p.gamma_re <= 1) || !same_phase(p, plan.outer, false)) return false;
+  const int64_t most_parts = std::min<int64_t>(machine.n_processors / p.lines, Tuning::kMostParts);
+  if (most_parts < 1 || p.length > kMostSteps) return false;
+  const int64_t vec = 16 / item, vectors = (p.length + 2 * vec - 2) / vec;   // wherever a line begins
+  const int64_t runs = (vectors + most_parts * Tuning::kRun - 1) / (most_parts * Tuning::kRun);
+  const int64_t part = runs * Tuning::kRun, piece = Tuning::kThreads * Tuning::kRun;
+  const int64_t pieces = (part + piece - 1) / piece, of_lanes = Tuning::kThreads * sizeof(double);
+  if (part < Tuning::kLeastVectors || pieces > Tuning::kMostPieces || machine.shared_bytes < PersistentTuning::kSharedBytes)
+    return false;
+  const int64_t room = (Tuning::kSharedBytes - pieces * of_lanes) / (piece * 16);
+  plan.resident.parts = static_cast<int32_t>((vectors + part - 1) / part);
+  plan.resident.part_vectors = static_cast<int32_t>(part);
+  plan.resident.pieces = static_cast<int32_t>(pieces);
+  plan.resident.slots = static_cast<int32_t>(std::min<int64_t>({pieces, room, Tuning::kMostSlots}));
+  return true;
+}
+
 void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const int n_processors = machine.n_processors;
   Problem& p = plan.problem;
@@ -213,6 +246,16 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const bool out_aligned = !plan.typed || (is_aligned(p.out, p, item) && outer.keeps_vectors(kOut));
   plan.aligned = plan.typed && out_aligned && is_aligned(p.x, p, item) && outer.keeps_vectors(kX) &&
                  (!plan.gated || (is_aligned(p.gates, p, item) && outer.keeps_vectors(kGates)));
+  if (p.length > 0 && is_block_lines(plan, item)) {
+    const int64_t vectors = p.length / vec;
+    plan.regime = kBlockLines;
+    plan.width = 1;
+    while (plan.width < vectors && plan.width < 32) plan.width *= 2;
+    if (vectors > 32) plan.width = static_cast<int32_t>((vectors + 31) / 32 * 32);
+    plan.tile = plan.width * vec;
+    plan.tiles = 1;
+    return;
+  }
   if (plan.typed && can_pack(p, plan.gated, item) && p.length <= warp_tile / 2 && p.length > 0) {
     plan.each = lines_of_a_warp(p.length, warp_tile, item, plan.aligned);
     plan.regime = kPackedLines;
@@ -248,6 +291,13 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
     plan.warps = static_cast<int32_t>(held_warps);
     plan.tile = plan.warps * held_tile;
     plan.tiles = cluster_blocks;
+    return;
+  }
+  if (is_resident(plan, machine, item)) {
+    plan.regime = kResidentLines;
+    plan.tile = plan.resident.part_vectors * vec;
+    plan.tiles = plan.resident.parts;
+    if (plan.tiles > 1) plan.workspace_bytes = kCounterBytes + p.lines * plan.tiles * 8;
     return;
   }
   if (p.lines <= PersistentTuning::kLines && is_persistent(plan, machine, item)) {

@@ -10,7 +10,7 @@ constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone i
 
 enum Regime : int32_t {
   kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines, kPersistentLines,
-  kHeldColumns, kWideColumns
+  kHeldColumns, kWideColumns, kResidentLines, kBlockLines
 };
 
 // What a launch leaves out: axes that it is repeated over, and the bytes that arrays move along them.
@@ -44,7 +44,7 @@ struct Plan {
   bool gated;
   bool aligned;                    // typed lines: all of them begin on a vector's boundary, in every array
   bool simple;                     // lines that StagedEnds<true> may take
-  int32_t width;                   // lanes of a short line; columns of a block, of split ones
+  int32_t width;                   // lanes of a short line, or of a block's; columns of a block, of split ones
   int32_t warps;                   // of a block that walks along a line, or holds a part of it, or columns
   int32_t each;                    // packed lines of a warp; steps of a thread that holds a part of a column
   bool long_runs;                  // split lines whose lanes take SplitTuning::kRunVectors vectors each
@@ -54,7 +54,9 @@ struct Plan {
   int32_t segment;                 // 0: each result on its own
   int64_t aside;                   // of the workspace: results that are to replace x; typed: a copy of x; 0: none
   int64_t workspace_bytes, invalid_bytes;   // so many of its first bytes are set to 0xff before each launch
+  bool starts_early;               // while a kernel sets them (launch_after_fill)
   WindowShape shape;               // of windows along typed lines
+  ResidentShape resident;
   Outer outer;                     // the last: make_plan sets only what is before it to 0
 };
 

@@ -27,6 +27,18 @@ struct SplitTuning {
   static constexpr int kLinesPerProcessor = 2;
 };
 
+// Lines of whole vectors and nothing else, a vector a lane.
+struct BlockTuning {
+  // Threads of a block, at most, and blocks of so many a processor, which bounds the registers; where a line takes fewer, more.
+  static constexpr int kThreads = 1024, kResident = 2;
+  static constexpr int kFewThreads = 256, kFewResident = 6;
+  static constexpr int kGroupThreads = 128;   // of a block where lines take at most a warp
+  // Vectors of a line at most, by [gated]: of as many lines as there are, and where x has at most so many bytes. Longer ones are
+  // faster by blocks that walk along a line and prefetch.
+  static constexpr int kManyVectors[2] = {32, 128}, kFewVectors[2] = {256, kThreads};
+  static constexpr int64_t kBytes[2] = {4 << 20, 8 << 20};
+};
+
 // Lines of at most as many elements as a cluster, or one block, holds in registers.
 struct ClusterTuning {
   static constexpr int kBlocks = 16;          // of a cluster, where a device has room for it
@@ -50,6 +62,17 @@ struct PersistentTuning {
   static constexpr int kMostBlocks = 160;     // five for each lane of the warp that folds
   static constexpr int kTilesPerProcessor = 8;
   static constexpr int kSharedBytes = 227 * 1024;
+};
+
+// Few lines, of one factor, that the shared memory of all processors holds, or most of them: a block on each.
+struct ResidentTuning {
+  static constexpr int kThreads = 512;
+  static constexpr int kRun = 5;              // vectors of a lane's run, an odd number
+  static constexpr int kMostPieces = 7;       // of a part, of a run a lane each: with more, too many do not fit
+  static constexpr int kMostSlots = 5;        // pieces in shared memory, of 40 KB
+  static constexpr int kMostParts = 160;      // of a line: five for each lane of the warp that adds them up
+  static constexpr int kSharedBytes = 227 * 1024 - 2048;   // for all pieces, beside what the kernel has of its own
+  static constexpr int64_t kLeastVectors = 2560;   // of a part: with less of it to do, the exchange is what takes long
 };
 
 // Three arrays are staged: 12 KB a warp.

@@ -6,11 +6,13 @@
 
 #include "scan/backward_lines.cuh"
 #include "scan/launch.hpp"
+#include "scan/block_lines.cuh"
 #include "scan/cluster_lines.cuh"
 #include "scan/columns.cuh"
 #include "scan/held_columns.cuh"
 #include "scan/lines.cuh"
 #include "scan/persistent_lines.cuh"
+#include "scan/resident_lines.cuh"
 #include "scan/split_columns.cuh"
 #include "scan/wide_columns.cuh"
 
@@ -47,6 +49,20 @@ cudaError_t launch_short_lines(const Plan& plan, cudaStream_t stream, int n_proc
 }
 
 template <class T, bool kReverse, bool kGated>
+cudaError_t launch_block_lines(const Plan& plan, cudaStream_t stream) {
+  using Tuning = BlockTuning;
+  const int64_t threads = plan.width > 32 ? plan.width : Tuning::kGroupThreads;
+  const int64_t blocks = (plan.problem.lines * plan.width + threads - 1) / threads;
+  if (threads <= Tuning::kFewThreads)
+    scan_block_lines<T, kReverse, kGated, Tuning::kFewThreads, Tuning::kFewResident>
+        <<<blocks, threads, 0, stream>>>(plan.problem, plan.width);
+  else
+    scan_block_lines<T, kReverse, kGated, Tuning::kThreads, Tuning::kResident>
+        <<<blocks, threads, 0, stream>>>(plan.problem, plan.width);
+  return cudaGetLastError();
+}
+
+template <class T, bool kReverse, bool kGated>
 cudaError_t launch_packed_lines(const Plan& plan, cudaStream_t stream, int n_processors) {
   const Problem& p = plan.problem;
   constexpr int kWarps = LineTuning::kWarps;
@@ -71,15 +87,36 @@ cudaError_t launch_lines(const Plan& plan, cudaStream_t stream, int n_processors
   return cudaGetLastError();
 }
 
+// Launches a kernel that calls wait_for_workspace() before it touches the workspace. together: all blocks at once.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_after_fill(const Plan& plan, bool together, void (*kernel)(Parameters...), int64_t blocks, int threads,
+                              int shared, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<uint32_t>(blocks));
+  launch.blockDim = dim3(static_cast<uint32_t>(threads));
+  launch.dynamicSmemBytes = static_cast<size_t>(shared);
+  launch.stream = stream;
+  launch.attrs = attributes;
+  if (plan.starts_early) {
+    attributes[launch.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[launch.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (together) {
+    attributes[launch.numAttrs].id = cudaLaunchAttributeCooperative;
+    attributes[launch.numAttrs++].val.cooperative = 1;
+  }
+  return cudaLaunchKernelEx(&launch, kernel, Parameters(arguments)...);
+}
+
 template <class Line, bool kGated, bool kResets>
 cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream) {
   const Problem& p = plan.problem;
   constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * kStageVectors<Line, kGated> * 16;
   const GammaPowers powers =
       kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, kWarps * static_cast<int>(kFamily));
-  scan_split_lines<Line, kGated, kResets>
-      <<<p.lines * plan.tiles, kWarps * 32, kShared, stream>>>(p, powers, w, plan.tiles);
-  return cudaGetLastError();
+  return launch_after_fill(plan, false, scan_split_lines<Line, kGated, kResets>, p.lines * plan.tiles, kWarps * 32, kShared,
+                           stream, p, powers, w, plan.tiles);
 }
 
 // Beyond 48 KiB, with what the kernel has of its own, it has to be asked for.
@@ -114,9 +151,9 @@ cudaError_t launch_cluster_lines(const Plan& plan, cudaStream_t stream) {
 }
 
 template <class T, bool kReverse, bool kGated>
-cudaError_t launch_persistent(const Plan& plan, Workspace w, cudaStream_t stream) {
+cudaError_t launch_persistent(const Plan& plan, const Workspace& w, cudaStream_t stream) {
   using Shape = PersistentShape<T, kGated>;
-  Problem p = plan.problem;
+  const Problem& p = plan.problem;
   const int64_t blocks = std::min(plan.blocks, p.lines * plan.tiles);
   // All that is multiplied together: the lanes of a tile's warps.
   GammaPowers powers = {};
@@ -125,13 +162,23 @@ cudaError_t launch_persistent(const Plan& plan, Workspace w, cudaStream_t stream
     powers = powers_of(p.gamma_re, Shape::kRun, Shape::kWarps * static_cast<int>(blocks));
     tile_factor = powers_of(p.gamma_re, Shape::kRun, Shape::kWarps).most;
   }
-  uint32_t tiles = static_cast<uint32_t>(plan.tiles);
   auto* const kernel = scan_persistent<T, kReverse, kGated>;
   const cudaError_t error = allow_shared(kernel, Shape::kShared);
   if (error != cudaSuccess) return error;
-  void* arguments[] = {&p, &powers, &w, &tiles, &tile_factor};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<uint32_t>(blocks)),
-                                     dim3((Shape::kWarps + 2) * 32), arguments, Shape::kShared, stream);
+  return launch_after_fill(plan, true, kernel, blocks, (Shape::kWarps + 2) * 32, Shape::kShared, stream, p, powers, w,
+                           static_cast<uint32_t>(plan.tiles), tile_factor);
+}
+
+template <class T, bool kReverse>
+cudaError_t launch_resident_lines(const Plan& plan, const Workspace& w, cudaStream_t stream) {
+  using Tuning = ResidentTuning;
+  const ResidentShape& shape = plan.resident;
+  const int shared = shape.slots * Tuning::kThreads * Tuning::kRun * 16 + shape.pieces * Tuning::kThreads * 8;
+  auto* const kernel = scan_resident_lines<T, kReverse>;
+  const cudaError_t error = allow_shared(kernel, shared);
+  if (error != cudaSuccess) return error;
+  return launch_after_fill(plan, true, kernel, plan.problem.lines * plan.tiles, Tuning::kThreads, shared, stream, plan.problem,
+                           shape, resident_powers<T>(plan), w);
 }
 
 // Bytes of shared memory; 0 stages: as many as a block that walks has.
@@ -153,14 +200,11 @@ cudaError_t launch_columns(const Plan& plan, const Workspace& w, cudaStream_t st
   const cudaError_t error = plan.regime == kColumns ? allow_shared(scan_columns<Element, kGated, kResets>, kWalking)
                                                     : allow_shared(scan_split_columns<Element, kGated, kResets>, kSplit);
   if (error != cudaSuccess) return error;
-  if (plan.regime == kColumns)
-    scan_columns<Element, kGated, kResets><<<std::min(plan.blocks, kMostBlocks), kThreads,
-                                             kWalking, stream>>>(
-        plan.problem, plan.blocks, plan.aligned);
-  else
-    scan_split_columns<Element, kGated, kResets>
-        <<<plan.blocks * plan.tiles, kThreads, kSplit, stream>>>(
-            plan.problem, w, plan.blocks, plan.tiles, plan.width, plan.aligned);
+  if (plan.regime == kSplitColumns)
+    return launch_after_fill(plan, false, scan_split_columns<Element, kGated, kResets>, plan.blocks * plan.tiles, kThreads,
+                             kSplit, stream, plan.problem, w, plan.blocks, plan.tiles, plan.width, plan.aligned);
+  scan_columns<Element, kGated, kResets>
+      <<<std::min(plan.blocks, kMostBlocks), kThreads, kWalking, stream>>>(plan.problem, plan.blocks, plan.aligned);
   return cudaGetLastError();
 }
 
@@ -197,6 +241,9 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
   }
   if constexpr (!kResets) {
     if (plan.regime == kPersistentLines) return launch_persistent<T, kReverse, kGated>(plan, w, stream);
+    if constexpr (!kGated && sizeof(T) <= 4)
+      if (plan.regime == kResidentLines) return launch_resident_lines<T, kReverse>(plan, w, stream);
+    if (plan.regime == kBlockLines) return launch_block_lines<T, kReverse, kGated>(plan, stream);
     if (plan.regime == kClusterLines) return launch_cluster_lines<T, kReverse, kGated>(plan, stream);
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
   }

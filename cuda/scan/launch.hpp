@@ -17,6 +17,9 @@ typedef cudaError_t LaunchBackward(const BackwardPlan& plan, cudaStream_t stream
 
 LaunchBackward launch_backward_float16, launch_backward_bfloat16, launch_backward_float32, launch_backward_float64;
 
+// Fills a workspace with ones. Kernels that launch_after_fill launches start meanwhile (compute capability 9.0 and newer).
+cudaError_t fill_workspace(void* workspace, int64_t bytes, cudaStream_t stream);
+
 // Whether this library holds code for the current device.
 cudaError_t probe_kernel(cudaFuncAttributes* attributes);
 // How many blocks of the current device a cluster of cluster lines can have: 1 where the code in use has no clusters,

@@ -250,6 +250,7 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
   __shared__ S state_before;
   __shared__ BlockPowers<S> powers;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  wait_for_workspace();
   if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1u;
   __syncthreads();
   // The first tiles of all lines, then the second ones: a tile's predecessor has then long begun.

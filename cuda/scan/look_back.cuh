@@ -82,6 +82,14 @@ struct TileState<uint64_t> {
   static __device__ uint64_t unpack(const Word (&w)[2]) { return w[0] | w[1] << 32; }
 };
 
+// Returns once the workspace is filled. A kernel that calls it before it touches the workspace may be launched while another
+// one fills that (launch_after_fill in scan/launch.cuh).
+__device__ inline void wait_for_workspace() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __device__ inline void store_relaxed(Word* to, Word w) {
   asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(w) : "memory");
 }

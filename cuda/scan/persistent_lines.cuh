@@ -225,6 +225,7 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     const PersistentBarriers<kThreads> answer = {state_of_tile, requests};
     const bool keeps = !kGated && is_normal(gamma_powers.most);
     PrefixWarp<kGated> folding(tile_states, all_tiles, tiles, tile_factor, keeps, lane);
+    wait_for_workspace();
     folding.poll(0);
     for (int round = 0; round < rounds; ++round) {
       if (folding.template fold<Local, false>(round, round + 1 == rounds, answer)) continue;
@@ -372,6 +373,7 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
 
   // As many groups of copies as stages but one are on their way or there.
   for (int round = 0; round + 1 < kStages; ++round) fetch(round);
+  wait_for_workspace();
   wait_for_copies<kStages - 1 - kAhead>();
   __syncwarp();
   for (int round = 0; round < kAhead && round < rounds; ++round) reduce(round);

@@ -58,6 +58,13 @@ struct WindowShape {
   int32_t oldest_block;            // of the whole blocks of the tile's first one
 };
 
+// How lines are cut that the shared memory of all processors holds (scan/resident_lines.cuh).
+struct ResidentShape {
+  int32_t parts;                   // of a line, a block each
+  int32_t part_vectors;            // vectors of a part, of whole runs
+  int32_t pieces, slots;           // of a part; of these in shared memory
+};
+
 // gamma's powers where it is one number for all lines; in this order (scan/tile.cuh).
 struct GammaPowers {
   double gamma;

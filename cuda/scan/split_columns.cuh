@@ -316,6 +316,7 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, kSplitBlocks<Elemen
   __shared__ bool doubtful[32];
   __shared__ uint32_t ticket;
   const int warp = threadIdx.x / 32;
+  wait_for_workspace();
   if (threadIdx.x == 0) ticket = tiles > 1 ? atomicAdd(w.counter, 1u) + 1u : blockIdx.x;
   if (warp == 0) doubtful[threadIdx.x] = false;
   __syncthreads();

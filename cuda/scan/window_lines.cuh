@@ -376,6 +376,7 @@ __global__ void __launch_bounds__(WindowTuning::kThreads, WindowTuning::kBlocks)
   __shared__ uint32_t ticket;
   uint32_t index = blockIdx.x;
   if (shape.common) {                  // a thread block waits for those alone that have begun
+    wait_for_workspace();
     if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1;
     __syncthreads();
     index = ticket;

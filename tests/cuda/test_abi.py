@@ -138,13 +138,17 @@ def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=
         ((9, 2**20), -1, "split lines", 9),
         ((8, 2**19), -1, "split lines", 8),
         ((100, 2**20), -1, "split lines", 100),
-        ((1_000_000, 32), -1, "packed lines", 1_000_000),
+        ((1_000_000, 32), -1, "block lines", 1_000_000),
+        ((1_000_000, 30), -1, "packed lines", 1_000_000),
+        ((100_000, 512), -1, "block lines", 100_000),
+        ((100_000, 516), -1, "lines", 100_000),
         ((1, 65536), -1, "cluster lines", 1),
         ((4, 65536), -1, "cluster lines", 4),
         ((16, 65536), -1, "cluster lines", 16),
         ((17, 65536), -1, "split lines", 17),
         ((1, 65537), -1, "split lines", 1),
-        ((512, 4096), -1, "cluster lines", 512),
+        ((512, 4096), -1, "block lines", 512),
+        ((512, 2046), -1, "cluster lines", 512),
         ((512, 4097), -1, "lines", 512),
         ((2049, 1024), -1, "lines", 2049),
         ((8, 2048, 1536), 1, "columns", 12288),
@@ -165,15 +169,43 @@ def test_regimes(shape, axis, regime, lines):
 @needs_library
 def test_short_lines_with_more_than_elements_are_not_packed():
     assert REGIMES[plan(array((1000, 32)), final=array((1000,))).regime] == "short lines"
-    assert REGIMES[plan(array((1000, 32), strides=(256, 4))).regime] == "short lines"
-    assert REGIMES[plan(array((1000, 200))).regime] == "packed lines"
-    assert REGIMES[plan(array((1000, 300))).regime] == "lines"
-    x = array((1000, 600))
+    assert REGIMES[plan(array((1000, 30), strides=(260, 4))).regime] == "short lines"
+    assert REGIMES[plan(array((1000, 201))).regime] == "packed lines"
+    assert REGIMES[plan(array((1000, 301))).regime] == "lines"
+    x = array((1000, 602))
     assert REGIMES[plan(x, x).regime] == "cluster lines"
     assert REGIMES[plan(x).regime] == "lines"
     assert REGIMES[plan(array((100, 5000))).regime] == "cluster lines"  # instead of split lines
-    offset = plan(x, x, out=array((1000, 600), pointer=(1 << 40) + 4))  # loads would be elements
+    offset = plan(x, x, out=array((1000, 602), pointer=(1 << 40) + 4))  # loads would be elements
     assert REGIMES[offset.regime] == "lines"
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("shape", "options", "regime"),
+    [
+        ((1000, 600), {}, "block lines"),
+        ((1000, 600), {"strides": (2416, 4)}, "block lines"),
+        ((1000, 600), {"strides": (2404, 4)}, "lines"),
+        ((2000, 600), {}, "lines"),  # more bytes than a vector a lane is faster for
+        ((2000, 128), {}, "block lines"),
+        ((64, 100_000), {}, "resident lines"),
+        ((64, 100_001), {}, "resident lines"),
+        ((100, 20_000), {}, "resident lines"),
+        ((64, 100_000), {"gamma": -0.5}, "split lines"),
+        ((64, 100_000), {"gamma": 1.01}, "split lines"),
+        ((64, 10_000), {}, "split lines"),  # the exchange would take longer than the rest
+        ((16, 1 << 19), {}, "resident lines"),
+        ((1, 10_000_000), {}, "persistent lines"),
+        ((133, 50_000), {}, "split lines"),
+    ],
+)
+def test_sums_in_shared_memory_and_by_a_vector_a_lane(shape, options, regime):
+    strides = {"strides": options["strides"]} if "strides" in options else {}
+    answer = plan(array(shape, **strides), gamma=options.get("gamma", 0.5))
+    assert REGIMES[answer.regime] == regime
+    if regime == "resident lines":
+        assert (answer.workspace_bytes > 0) == (shape[0] <= 66)  # a line of its own for each block waits for none
 
 
 @needs_library

@@ -74,7 +74,7 @@ def test_held_columns(n_steps):
     x[-1, 1] = np.nan
     check(x, initial=initial)
     check(x, gamma=0.999, initial=np.full(19, -np.inf))
-    # No state before the first element, not a zero that an exclusive scan shows or that changes the sign of another one.
+    # No state before the first element: an exclusive scan would show its sign, and a factor might change it.
     first = np.full((n_steps, 19), -0.0, np.float32)
     assert not np.signbit(scan(first, gamma=0.97, exclusive=True)[0][0]).any()
     assert np.signbit(scan(first, gamma=-0.97)[0][0]).all()

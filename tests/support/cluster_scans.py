@@ -1,4 +1,4 @@
-"""The kernel of cluster lines (cuda/scan/cluster_lines.cuh), compiled by the C++ compiler for the host.
+"""The kernels of cluster lines and block lines (cuda/scan), compiled by the C++ compiler for the host.
 
 Threads are fibers. The blocks of a cluster run at the same time, each by a thread of the host, whose thread-local
 variables are the block's shared memory: another block's lie as far from its thread's anchor.
@@ -61,7 +61,7 @@ struct Arrivals {
 }  // namespace upsweep
 #include "plan/scan.cpp"
 #include "plan/scan_windows.cpp"
-#include "scan/cluster_lines.cuh"
+#include "scan/block_lines.cuh"
 
 namespace upsweep {
 struct Call {
@@ -72,8 +72,25 @@ template <class T, bool kReverse, bool kGated>
 void run_block(Call c) {
     scan_cluster_lines<T, kReverse, kGated>(c.p, c.log2_blocks);
 }
+template <class T, bool kReverse, bool kGated>
+void run_vectors(Call c) {
+    using Tuning = BlockTuning;
+    if (blockDim.x <= Tuning::kFewThreads)
+        scan_block_lines<T, kReverse, kGated, Tuning::kFewThreads, Tuning::kFewResident>(c.p, c.log2_blocks);
+    else
+        scan_block_lines<T, kReverse, kGated, Tuning::kThreads, Tuning::kResident>(c.p, c.log2_blocks);
+}
+template <class T>
+void launch_vectors(const Plan& plan) {
+    const unsigned threads = plan.width > 32 ? plan.width : BlockTuning::kGroupThreads;
+    const auto kernel = plan.reverse ? plan.gated ? run_vectors<T, true, true> : run_vectors<T, true, false>
+                                     : plan.gated ? run_vectors<T, false, true> : run_vectors<T, false, false>;
+    const unsigned n_blocks = (plan.problem.lines * plan.width + threads - 1) / threads;
+    fibers::Launch<Call>::run(kernel, {plan.problem, plan.width}, n_blocks, threads, 2);
+}
 template <class T>
 void launch(const Plan& plan) {
+    if (plan.regime == kBlockLines) return launch_vectors<T>(plan);
     const int n_blocks = int(plan.tiles);
     const Call call = {plan.problem, n_blocks == 1 ? 0 : 2};
     const auto kernel = plan.reverse ? plan.gated ? run_block<T, true, true> : run_block<T, true, false>
@@ -87,16 +104,20 @@ using namespace upsweep;
 static const Machine machine = {132, ClusterTuning::kBlocks, 227 * 1024};
 extern "C" int last_blocks;
 int last_blocks;
-extern "C" const char* upsweep_cuda_last_error() { return "no plan of cluster lines"; }
+static bool make(const upsweep_scan& scan, Plan* plan) {
+    if (make_plan(scan, machine, plan)) return false;
+    return plan->regime == kClusterLines || plan->regime == kBlockLines;
+}
+extern "C" const char* upsweep_cuda_last_error() { return "no plan of cluster lines or block lines"; }
 extern "C" int upsweep_cuda_plan_scan(const upsweep_scan* scan, int, upsweep_plan* result) {
     Plan plan;
-    if (make_plan(*scan, machine, &plan) || plan.regime != kClusterLines) return UPSWEEP_INVALID;
+    if (!make(*scan, &plan)) return UPSWEEP_INVALID;
     *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, 1, plan.workspace_bytes};
     return 0;
 }
 extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
     Plan plan;
-    if (make_plan(*scan, machine, &plan) || plan.regime != kClusterLines) return UPSWEEP_INVALID;
+    if (!make(*scan, &plan)) return UPSWEEP_INVALID;
     last_blocks = int(plan.tiles);
     if (plan.problem.x.dtype == UPSWEEP_FLOAT16) launch<__half>(plan);
     else if (plan.problem.x.dtype == UPSWEEP_BFLOAT16) launch<__nv_bfloat16>(plan);
@@ -109,6 +130,6 @@ extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
 
 
 def compile_library(folder):
-    """Compile a library with the functions of the C interface that a scan of cluster lines needs."""
+    """Compile a library with the functions of the C interface that a scan of these lines needs."""
     unit = compile_unit(folder, UNIT, lambda text: for_the_host(text, SMALLER))
     return HostLibrary(unit, ("plan_scan", "scan"))

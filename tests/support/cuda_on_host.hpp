@@ -78,6 +78,7 @@ static unsigned __ballot_sync(unsigned, bool condition) {
 }
 
 static bool __any_sync(unsigned mask, bool condition) { return __ballot_sync(mask, condition); }
+static bool __all_sync(unsigned mask, bool condition) { return !__ballot_sync(mask, !condition); }
 template <class T>
 T __shfl_xor_sync(unsigned, T v, int by) {
     return broadcast_from(v, threadIdx.x % 32 ^ by);

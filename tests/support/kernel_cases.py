@@ -27,7 +27,7 @@ from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 
 REGIMES = (  # by upsweep_plan.regime
     "nothing", "short lines", "lines", "split lines", "columns", "split columns", "window", "packed lines",
-    "cluster lines", "persistent lines", "held columns", "wide columns",
+    "cluster lines", "persistent lines", "held columns", "wide columns", "resident lines", "block lines",
 )  # fmt: skip
 COUNT_REGIMES = ("nothing", "tables", "memory", "parts", "rows")  # by upsweep_count_plan.regime
 SUM_REGIMES = ("nothing", "own tables", "replicas", "memory", "parts")  # the same, with weights
@@ -116,13 +116,17 @@ def check_lines():
 
 
 def check_split_lines():
-    """Lines over several blocks: decoupled look-back with short and long tiles, and the persistent scan."""
+    """Lines over several blocks: look-back with short and long tiles, persistent and resident lines."""
     for dtype in (np.float16, np.float32, np.float64):
         check_scans((3, 200_001), dtype)
     for dtype in (np.complex64, np.int64):
         check_scans((2, 40_001), dtype)
     n_tiles = 4 * n_processors()
     check_scans((16, -(-n_tiles // 16) * 8192 + 5), np.float32, options=False)
+    for dtype in (np.float16, np.float32):  # resident lines, of which some pieces are read again
+        x = random((n_processors() // 4, 270_001), dtype)
+        check("discounted_cumsum", x, 0.999, reverse=dtype == np.float16)
+        check("cumulative_sum", random((3, n_processors() * 5000), dtype))
     # The fewest tiles that the persistent scan takes: eight for each processor.
     for dtype, tile in ((np.float32, 8192), (np.float64, 4096), (np.float16, 16_384)):
         x = random((2, 4 * n_processors() * tile + 4097), dtype)
@@ -399,8 +403,8 @@ GROUPS = {
 }  # fmt: skip
 ON_HOST = ("lines", "split lines", "columns", "windows", "aggregates", "counts", "sums", "histograms")
 COVERAGE = {
-    "lines": {"packed lines", "short lines", "lines", "cluster lines"},
-    "split lines": {"split lines", "persistent lines"},
+    "lines": {"packed lines", "short lines", "block lines", "lines", "cluster lines"},
+    "split lines": {"split lines", "persistent lines", "resident lines"},
     "columns": {"columns", "split columns", "held columns", "wide columns"},
     "windows": {"window"},
     "aggregates": {"aggregates: short lines", "aggregates: lines", "aggregates: columns"},

@@ -1,0 +1,96 @@
+"""Block lines (cuda/scan/block_lines.cuh), compiled for the host: held to scans on the CPU in float64."""
+
+import cluster_scans
+import numpy as np
+import pytest
+from helpers import BFLOAT16, random, same_bits
+from host_device import describe
+from host_scans import check, scan
+from kernel_cases import REGIMES
+from nonfinite_kinds import KINDS
+from upsweep._backends.cuda import library, scan_launch
+
+DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64")] + [BFLOAT16]
+# Of a line, a lane each: groups of lanes, then blocks, those above 256 for gates alone.
+VECTORS = [1, 2, 3, 8, 31, 32, 33, 64, 256, 300, 1024]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return cluster_scans.compile_library(tmp_path_factory.mktemp("blocks"))
+
+
+@pytest.fixture(autouse=True)
+def on_host(compiled, monkeypatch):
+    monkeypatch.setattr(library, "load", lambda: compiled)
+    monkeypatch.setattr(library, "check_device", lambda device: None)
+
+
+def lines(vectors, dtype, n=5):
+    """Return tokens and gates that begin on a vector's boundary."""
+    shape = n, vectors * 16 // dtype.itemsize
+    return random(shape, dtype), random(shape, dtype, 1, -0.7, 1.0)
+
+
+def check_lines(*arrays, **options):
+    described = [describe(array) for array in arrays]
+    x, gates = described if len(arrays) == 2 else (*described, None)
+    request = scan_launch.problem(
+        x, gates, options.get("gamma"), None, None, x, None, axis=1, reverse=False, exclusive=False, device=0,
+        stream=0,
+    )  # fmt: skip
+    assert REGIMES[scan_launch.plan(request, 132).regime] == "block lines"
+    check(*arrays, axis=1, has_final=False, **options)
+
+
+@pytest.mark.parametrize("vectors", VECTORS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_lines_of_every_size(vectors, dtype):
+    x, gates = lines(vectors, dtype)
+    for reverse in (False, True):
+        check_lines(x, gates, reverse=reverse)
+        for gamma in (None, 0.9, -1.01) if vectors <= 256 else ():
+            check_lines(x, gamma=gamma, reverse=reverse)
+
+
+def test_results_in_the_place_of_an_input():
+    for vectors in (3, 300):
+        for reverse in (False, True):
+            x, gates = lines(vectors, np.dtype(np.float32))
+            expected, _ = scan(x, gates, axis=1, reverse=reverse, has_final=False)
+            for out in (gates, x):
+                assert same_bits(scan(x, gates, axis=1, reverse=reverse, has_final=False, out=out)[0], expected)
+                x, gates = lines(vectors, np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=lambda dtype: dtype.name)
+def test_states_that_are_not_finite(dtype, kind):
+    for vectors in (27, 32, 90, 300):
+        for reverse in (False, True):
+            x, gates = lines(vectors, dtype)
+            gates = np.abs(gates).astype(dtype)
+            kind(np.flip(x, -1) if reverse else x, np.flip(gates, -1) if reverse else gates)
+            check_lines(x, gates, reverse=reverse)
+            # States of 16-bit elements are infinite beyond the range of float32.
+            for gamma in (0.9, -0.01, 1.01 if dtype.itemsize == 2 else 3.0) if vectors <= 256 else ():
+                check_lines(x, gamma=gamma, reverse=reverse)
+
+
+def test_a_first_gate_is_not_used():
+    for vectors in (5, 90):
+        x, gates = lines(vectors, np.dtype(np.float32))
+        gates[:, 0], gates[:, -1] = np.inf, np.nan
+        check_lines(x, gates)
+        check_lines(x, np.flip(gates, -1).copy(), reverse=True)
+
+
+def test_lines_that_have_more_than_elements_take_another_kernel():
+    for shape, options in (((5, 514), {}), ((5, 512), {"exclusive": True}), ((9000, 1024), {})):
+        x = np.lib.stride_tricks.as_strided(np.zeros(4, np.float32), shape, (shape[1] * 4, 4))
+        request = scan_launch.problem(
+            describe(x), None, 0.9, None, None, describe(x), None, axis=1, reverse=False, device=0, stream=0,
+            **{"exclusive": False, **options},
+        )  # fmt: skip
+        with pytest.raises(ValueError, match="no plan"):
+            scan_launch.plan(request, 132)
