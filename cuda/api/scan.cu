@@ -162,6 +162,12 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t 
 
 namespace {
 
+// Takes the error off the runtime's hands, or the next call's check would find it.
+int32_t launch_failed(const char* what, cudaError_t error) {
+  cudaGetLastError();
+  return cuda_failed(what, error);
+}
+
 // needed: where the size of a workspace goes that was not given; nullptr: that is an error.
 int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
   const DeviceGuard guard(scan.device);
@@ -197,10 +203,10 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
     if (plan.invalid_bytes) {   // of tile states
       const cudaError_t error = plan.starts_early ? fill_workspace(scan.workspace, plan.invalid_bytes, stream)
                                                   : cudaMemsetAsync(scan.workspace, 0xff, plan.invalid_bytes, stream);
-      if (error != cudaSuccess) return cuda_failed("filling a workspace", error);
+      if (error != cudaSuccess) return launch_failed("filling a workspace", error);
     }
     const cudaError_t error = launch(plan, w, stream, machine.n_processors);
-    return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a scan", error);
+    return error == cudaSuccess ? UPSWEEP_OK : launch_failed("launch of a scan", error);
   });
 }
 

@@ -112,7 +112,7 @@ typedef struct {
 typedef struct {
   int32_t regime;              /* 0 nothing to do, 1 short lines, 2 lines, 3 split lines, 4 columns, 5 split columns,
                                   6 window, 7 packed lines, 8 cluster lines, 9 persistent lines, 10 held columns,
-                                  11 wide columns */
+                                  11 wide columns, 12 resident lines, 13 block lines */
   int32_t typed;               /* 1: a kernel of x's own dtype in contiguous memory; 0: any dtype, any strides */
   int64_t lines;
   int64_t tile;                /* steps of one tile */

@@ -29,12 +29,13 @@ struct SplitTuning {
 
 // Lines of whole vectors and nothing else, a vector a lane.
 struct BlockTuning {
-  // Threads of a block, at most, and blocks of so many a processor, which bounds the registers; where a line takes fewer, more.
+  // Threads of a block, at most, and blocks of so many threads a processor, which bounds the registers; the same of a kernel
+  // for lines of fewer vectors.
   static constexpr int kThreads = 1024, kResident = 2;
   static constexpr int kFewThreads = 256, kFewResident = 6;
   static constexpr int kGroupThreads = 128;   // of a block where lines take at most a warp
-  // Vectors of a line at most, by [gated]: of as many lines as there are, and where x has at most so many bytes. Longer ones are
-  // faster by blocks that walk along a line and prefetch.
+  // Vectors of a line at most, by [gated]: of any number of lines, and where x has at most kBytes. Longer lines are faster
+  // by blocks that walk along a line and prefetch.
   static constexpr int kManyVectors[2] = {32, 128}, kFewVectors[2] = {256, kThreads};
   static constexpr int64_t kBytes[2] = {4 << 20, 8 << 20};
 };

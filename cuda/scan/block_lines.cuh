@@ -1,6 +1,6 @@
 // Lines of whole vectors that have nothing of their own but elements, a vector a lane: a line in each block of threads, or
-// in each group of 1 to 32 lanes. There are no tiles, ends or copies to shared memory: where lines are short, or few, the time
-// beside memory's is that of the code, which is fetched from memory, and of a chain of shuffles.
+// in each group of 1 to 32 lanes. There are no tiles, ends or copies to shared memory, since short or few lines are
+// limited by the fetch of instructions and by the latency of shuffles.
 //
 // Bytes an element: x, and gates, are read once, out is written once. Other lines: scan/cluster_lines.cuh, scan/lines.cuh.
 #pragma once
@@ -18,7 +18,7 @@ struct BlockVector {
   Vector x, gates;
 
   static __device__ int place(int i) { return kReverse ? kPer - 1 - i : i; }
-  // Of neighbouring times from t on. One axis at most has the lines, so that nothing is to be divided.
+  // The address of the vector with times t, t + 1, ... There is at most one batch axis, so nothing is divided.
   static __device__ uint4* at(const View& view, int64_t row, int t) {
     return reinterpret_cast<uint4*>(view.data + row * view.strides[0] +
                                     (kReverse ? -(t + kPer - 1) : t) * static_cast<int>(sizeof(T)));

@@ -87,7 +87,8 @@ cudaError_t launch_lines(const Plan& plan, cudaStream_t stream, int n_processors
   return cudaGetLastError();
 }
 
-// Launches a kernel that calls wait_for_workspace() before it touches the workspace. together: all blocks at once.
+// Launches a kernel that calls wait_for_workspace() before it touches the workspace, or results of a kernel launched
+// since the workspace was filled. together: all blocks at once.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_after_fill(const Plan& plan, bool together, void (*kernel)(Parameters...), int64_t blocks, int threads,
                               int shared, cudaStream_t stream, const Arguments&... arguments) {
@@ -177,8 +178,8 @@ cudaError_t launch_resident_lines(const Plan& plan, const Workspace& w, cudaStre
   auto* const kernel = scan_resident_lines<T, kReverse>;
   const cudaError_t error = allow_shared(kernel, shared);
   if (error != cudaSuccess) return error;
-  return launch_after_fill(plan, true, kernel, plan.problem.lines * plan.tiles, Tuning::kThreads, shared, stream, plan.problem,
-                           shape, resident_powers<T>(plan), w);
+  return launch_after_fill(plan, plan.tiles > 1, kernel, plan.problem.lines * plan.tiles, Tuning::kThreads, shared, stream,
+                           plan.problem, shape, resident_powers<T>(plan), w);
 }
 
 // Bytes of shared memory; 0 stages: as many as a block that walks has.

@@ -8,7 +8,7 @@
 //
 // A step or a state travels in words of 64 bits, each written and read in one piece. A word of ones means that nothing
 // is there yet, so no flag and no fence is needed: whoever finds all words has the whole. The workspace is filled with
-// ones before the launch.
+// ones before the launch, or while the kernel starts (wait_for_workspace).
 #pragma once
 
 #include <type_traits>
@@ -82,8 +82,9 @@ struct TileState<uint64_t> {
   static __device__ uint64_t unpack(const Word (&w)[2]) { return w[0] | w[1] << 32; }
 };
 
-// Returns once the workspace is filled. A kernel that calls it before it touches the workspace may be launched while another
-// one fills that (launch_after_fill in scan/launch.cuh).
+// Returns once the workspace is filled, and what else was launched before this kernel has ended. A kernel that calls it
+// before it touches the workspace may start while another one fills that (launch_after_fill in scan/launch.cuh). What it
+// reads earlier, x and gates, is complete all the same: the kernel that fills has waited for all that came before it.
 __device__ inline void wait_for_workspace() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,5 +1,5 @@
 // The states before the tiles of a round, found by a warp of each block: what all blocks' tiles do, folded in the order
-// of their index. scan_persistent.cuh says what rounds are.
+// of their index. scan/persistent_lines.cuh says what rounds are.
 //
 // Tile states are those of scan/look_back.cuh.
 #pragma once

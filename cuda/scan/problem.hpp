@@ -76,10 +76,11 @@ struct GammaPowers {
 };
 constexpr int kGammaPowers = 40;   // of these; `most` is only looked at
 
-// Where lines or columns are split over blocks, and their tiles wait for each other. All ones before the launch.
+// Where lines or columns are split over blocks, which wait for each other. All ones once wait_for_workspace() returns.
 struct Workspace {
   uint32_t* counter;               // hands out the tiles in increasing order; the first to come finds ~0
-  unsigned long long* tile_words;     // what each tile does to a state, then the states after each (scan/look_back.cuh)
+  // What each tile does to a state, then the states after each (scan/look_back.cuh); of resident lines what each part adds.
+  unsigned long long* tile_words;
 };
 
 }  // namespace upsweep

@@ -7,8 +7,8 @@
 // again: the first pieces of a part, after the last ones are scanned, from the second-level cache if that still has them.
 //
 // Bytes an element: x is read once (twice, of the pieces that do not fit), out is written once. Only for one factor of
-// (0, 1] and elements whose sums cannot overflow in float64: a state that is not finite then stays so, whatever the power of
-// the factor has become (carry_over).
+// (0, 1] and elements whose sums cannot overflow in float64 (nor, but for bfloat16, those of a vector in float32): a state
+// that is not finite then stays so, whatever the power of the factor has become (carry_over).
 #pragma once
 
 #include <cmath>
@@ -192,7 +192,7 @@ __device__ inline void wait_for_copies_but(int pending) {
   }
 }
 
-// Launched cooperatively, with the blocks of a line one after the other: they wait for each other.
+// The blocks of a line follow each other, and wait for each other where there are several: a cooperative launch then.
 template <class T, bool kReverse>
 __global__ void __launch_bounds__(ResidentTuning::kThreads, 1)
     scan_resident_lines(const __grid_constant__ Problem p, const __grid_constant__ ResidentShape shape,
