@@ -285,7 +285,7 @@ def histc(x: ArrayLike, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
     if low == high and numbers.size:
         low, high = kind(numbers.min().item()), kind(numbers.max().item())
     if low == high:
-        low, high = low - kind(1), high + kind(1)
+        low, high = _widened(low, -1), _widened(high, 1)
     result = np.zeros(bins, np.intp)
     for number in map(kind, numbers.tolist()):
         if low <= number <= high:
@@ -293,6 +293,12 @@ def histc(x: ArrayLike, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
             place = distance / (high - low)  # infinite where the distance overflows
             result[int(place) if place < bins else -1] += 1
     return result.astype(numbers.dtype)
+
+
+def _widened(end: Any, by: int) -> Any:
+    """Return the end of a range moved by 1, or to the next number of float32 or float64 where that is farther."""
+    moved = end + type(end)(by)
+    return np.nextafter(end, by * np.inf) if moved == end and end.dtype.itemsize > 2 else moved
 
 
 class _Scan:

@@ -109,6 +109,8 @@ def _check(x, keywords):
         return
     if isinstance(expected, OverflowError):  # numpy's own, for uint64 and a range of Python's numbers above 2**63
         return
+    if isinstance(result, ValueError) and isinstance(expected, tuple) and not np.isfinite(expected[1]).all():
+        return  # a range that float16 cannot hold, where numpy's edges are infinite
     if isinstance(expected, Exception) or isinstance(result, Exception):
         assert isinstance(expected, Exception) and isinstance(result, Exception), (expected, result)
         return
