@@ -20,7 +20,6 @@ int32_t limits_of(int32_t device, int32_t n_processors, DeviceLimits* limits) {
   if (error == cudaSuccess) error = attribute_of(block_shared, device, &limits->block_shared);
   if (error == cudaSuccess) error = attribute_of(processor_shared, device, &limits->processor_shared);
   if (error == cudaSuccess) return UPSWEEP_OK;
-  cudaGetLastError();
   return cuda_failed("cudaDeviceGetAttribute", error);
 }
 
@@ -109,7 +108,6 @@ int32_t run_sums(const upsweep_count& count, const DeviceLimits& limits) {
 }
 
 int32_t guard_failed(const DeviceGuard& guard) {
-  cudaGetLastError();
   return cuda_failed("cudaSetDevice", guard.error());
 }
 

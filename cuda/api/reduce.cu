@@ -41,10 +41,7 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_reduce(const upsweep_reduction* reduction) {
     return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were given",
                 static_cast<long long>(plan.workspace_bytes), static_cast<long long>(scan.workspace_bytes));
   const DeviceGuard guard(scan.device);
-  if (guard.error() != cudaSuccess) {
-    cudaGetLastError();
-    return cuda_failed("cudaSetDevice", guard.error());
-  }
+  if (guard.error() != cudaSuccess) return cuda_failed("cudaSetDevice", guard.error());
   place_workspace(plan, scan.workspace);
   Reduction& r = plan.reduction;
   Problem& p = r.scan;

@@ -69,6 +69,7 @@ int32_t fail(int32_t status, const char* format, ...) {
 }
 
 int32_t cuda_failed(const char* what, cudaError_t error) {
+  cudaGetLastError();   // taken off the runtime's hands, or the next check would find it
   return fail(UPSWEEP_CUDA_ERROR, "%s: %s (%s)", what, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
@@ -114,17 +115,13 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_device_count(int32_t* count) {
   const cudaError_t error = cudaGetDeviceCount(&n);
   *count = error == cudaSuccess ? n : 0;
   if (error == cudaSuccess) return UPSWEEP_OK;
-  cudaGetLastError();   // taken off the runtime's hands, or the caller's next check would find it
   return cuda_failed("cudaGetDeviceCount", error);
 }
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_device_check(int32_t device, char* name, int32_t* capability) {
   cudaDeviceProp properties;
   const cudaError_t error = cudaGetDeviceProperties(&properties, device);
-  if (error != cudaSuccess) {
-    cudaGetLastError();
-    return cuda_failed("cudaGetDeviceProperties", error);
-  }
+  if (error != cudaSuccess) return cuda_failed("cudaGetDeviceProperties", error);
   std::snprintf(name, 256, "%s", properties.name);
   *capability = properties.major * 10 + properties.minor;
   const DeviceGuard guard(device);
@@ -144,7 +141,6 @@ int32_t find_machine(int32_t device, int32_t n_processors, Machine* machine) {
   if (n_processors > 0) return UPSWEEP_OK;
   const cudaError_t error = machine_of(device, machine);
   if (error == cudaSuccess) return UPSWEEP_OK;
-  cudaGetLastError();
   return cuda_failed("looking at the device", error);
 }
 
@@ -162,19 +158,10 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t 
 
 namespace {
 
-// Takes the error off the runtime's hands, or the next call's check would find it.
-int32_t launch_failed(const char* what, cudaError_t error) {
-  cudaGetLastError();
-  return cuda_failed(what, error);
-}
-
 // needed: where the size of a workspace goes that was not given; nullptr: that is an error.
 int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
   const DeviceGuard guard(scan.device);
-  if (guard.error() != cudaSuccess) {
-    cudaGetLastError();
-    return cuda_failed("cudaSetDevice", guard.error());
-  }
+  if (guard.error() != cudaSuccess) return cuda_failed("cudaSetDevice", guard.error());
   Machine machine;
   if (const int32_t status = find_machine(scan.device, 0, &machine)) return status;
   Plan plan;
@@ -203,10 +190,10 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
     if (plan.invalid_bytes) {   // of tile states
       const cudaError_t error = plan.starts_early ? fill_workspace(scan.workspace, plan.invalid_bytes, stream)
                                                   : cudaMemsetAsync(scan.workspace, 0xff, plan.invalid_bytes, stream);
-      if (error != cudaSuccess) return launch_failed("filling a workspace", error);
+      if (error != cudaSuccess) return cuda_failed("filling a workspace", error);
     }
     const cudaError_t error = launch(plan, w, stream, machine.n_processors);
-    return error == cudaSuccess ? UPSWEEP_OK : launch_failed("launch of a scan", error);
+    return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a scan", error);
   });
 }
 
@@ -269,10 +256,7 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_lines_backward(const upsweep_lines_backward*
   if (const int32_t status = plan_backward(lines, 0, &machine, &plan)) return status;
   if (plan.problem.lines == 0) return UPSWEEP_OK;
   const DeviceGuard guard(lines->device);
-  if (guard.error() != cudaSuccess) {
-    cudaGetLastError();
-    return cuda_failed("cudaSetDevice", guard.error());
-  }
+  if (guard.error() != cudaSuccess) return cuda_failed("cudaSetDevice", guard.error());
   const cudaError_t error =
       launch_backward_of(lines->dtype)(plan, static_cast<cudaStream_t>(lines->stream), machine.n_processors);
   return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a backward scan", error);
@@ -286,7 +270,6 @@ int32_t on_device(int32_t device, const char* what, Call call) {
   cudaError_t error = guard.error();
   if (error == cudaSuccess) error = call();
   if (error == cudaSuccess) return UPSWEEP_OK;
-  cudaGetLastError();
   return cuda_failed(what, error);
 }
 
