@@ -72,7 +72,7 @@ struct ResidentTuning {
   static constexpr int kMostPieces = 7;       // of a part, of a run a lane each: with more, too many do not fit
   static constexpr int kMostSlots = 5;        // pieces in shared memory, of 40 KB
   static constexpr int kMostParts = 160;      // of a line: five for each lane of the warp that adds them up
-  static constexpr int kSharedBytes = 227 * 1024 - 2048;   // for all pieces, beside what the kernel has of its own
+  static constexpr int kSharedBytes = 227 * 1024 - 2048;   // for all pieces; the kernel has more of its own
   static constexpr int64_t kLeastVectors = 2560;   // of a part: with less of it to do, the exchange is what takes long
 };
 

@@ -27,6 +27,20 @@ __device__ inline double carry_over(double factor, double state, double value) {
   return is_finite(state) ? fma(factor, state, value) : state + value;
 }
 
+// What the sums of a warp's lanes add up to, each `factor` after the one before it: before a lane, and up to it.
+struct LaneSums {
+  double before, until;
+
+  __device__ LaneSums(double sum, double factor, int lane) : until(sum) {
+    for (int by = 1; by < 32; by *= 2, factor *= factor) {
+      const double earlier = shuffle_up(until, by, 32);
+      if (lane >= by) until = carry_over(factor, earlier, until);
+    }
+    before = shuffle_up(until, 1, 32);
+    if (lane == 0) before = -0.0;
+  }
+};
+
 // The factor to the powers of a step, a vector, a lane's run, a warp's runs, and a part.
 struct ResidentPowers {
   double step, vector, run, warp, part;
@@ -57,14 +71,9 @@ struct OrderedSums {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       if (i < count) sum = carry_over(factor, sum, values[i]);
-    double by_lanes = power(factor, each);
-    for (int by = 1; by < 32; by *= 2, by_lanes *= by_lanes) {
-      const double earlier = shuffle_up(sum, by, 32);
-      if (lane >= by) sum = carry_over(by_lanes, earlier, sum);
-    }
-    before = shuffle_up(sum, 1, 32);
-    if (lane == 0) before = -0.0;
-    all = shuffle(sum, 31);
+    const LaneSums sums(sum, power(factor, each), lane);
+    before = sums.before;
+    all = shuffle(sums.until, 31);
   }
 };
 
@@ -221,18 +230,13 @@ __global__ void __launch_bounds__(ResidentTuning::kThreads, 1)
   for (int piece = 0, slot = 0; piece < shape.pieces; ++piece) {
     wait_for_copies_but(shape.slots - 1);
     __syncwarp();
-    double sum = Part::template walk<false>(place_of(slot), lane, powers, -0.0);
+    const double sum = Part::template walk<false>(place_of(slot), lane, powers, -0.0);
     __syncwarp();
     fetch(piece + shape.slots, slot);
     slot = slot + 1 == shape.slots ? 0 : slot + 1;
-    double factor = powers.run;
-    for (int by = 1; by < 32; by *= 2, factor *= factor) {
-      const double earlier = shuffle_up(sum, by, 32);
-      if (lane >= by) sum = carry_over(factor, earlier, sum);
-    }
-    const double before = shuffle_up(sum, 1, 32);
-    of_lanes[piece * kThreads] = lane ? before : -0.0;
-    if (lane == 31) of_warps[piece * kWarps + warp] = sum;
+    const LaneSums sums(sum, powers.run, lane);
+    of_lanes[piece * kThreads] = sums.before;
+    if (lane == 31) of_warps[piece * kWarps + warp] = sums.until;
   }
   wait_for_workspace();
   __syncthreads();
