@@ -5,25 +5,17 @@ import numpy as np
 import pytest
 from helpers import BFLOAT16, random, same_bits
 from host_device import describe
-from host_scans import check, scan
+from host_scans import check, fixtures, scan
 from kernel_cases import REGIMES
 from nonfinite_kinds import KINDS
-from upsweep._backends.cuda import library, scan_launch
+from upsweep._backends.cuda import scan_launch
 
 DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64")] + [BFLOAT16]
 # Of a line, a lane each: groups of lanes, then blocks, those above 256 for gates alone.
 VECTORS = [1, 2, 3, 8, 31, 32, 33, 64, 256, 300, 1024]
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    return cluster_scans.compile_library(tmp_path_factory.mktemp("blocks"))
-
-
-@pytest.fixture(autouse=True)
-def on_host(compiled, monkeypatch):
-    monkeypatch.setattr(library, "load", lambda: compiled)
-    monkeypatch.setattr(library, "check_device", lambda device: None)
+compiled, on_host = fixtures(cluster_scans.compile_library)
 
 
 def lines(vectors, dtype, n=5):

@@ -4,9 +4,8 @@ import cluster_scans
 import numpy as np
 import pytest
 from helpers import BFLOAT16, random
-from host_scans import check, operands
+from host_scans import check, fixtures, operands
 from nonfinite_kinds import KINDS
-from upsweep._backends.cuda import library
 
 DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64")] + [BFLOAT16]
 
@@ -19,15 +18,7 @@ def shapes(dtype, gated=True):
     return (2, 20_001 // dtype.itemsize), (3, (5_603 if gated else 16_384) // dtype.itemsize)
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    return cluster_scans.compile_library(tmp_path_factory.mktemp("clusters"))
-
-
-@pytest.fixture(autouse=True)
-def on_host(compiled, monkeypatch):
-    monkeypatch.setattr(library, "load", lambda: compiled)
-    monkeypatch.setattr(library, "check_device", lambda device: None)
+compiled, on_host = fixtures(cluster_scans.compile_library)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

@@ -4,24 +4,15 @@ import numpy as np
 import pytest
 import resident_scans
 from helpers import BFLOAT16, random, same_bits
-from host_scans import check, scan
+from host_scans import check, fixtures, scan
 from nonfinite_kinds import KINDS
-from upsweep._backends.cuda import library
 
 DTYPES = [np.dtype(t) for t in ("float16", "float32")] + [BFLOAT16]
 # Held whole, in one piece; and with pieces that are read again. One part of a line or several.
 SHAPES = [(6, 8900), (1, 9000), (1, 50_001), (2, 26_003), (3, 9001), (4, 8901)]
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    return resident_scans.compile_library(tmp_path_factory.mktemp("resident"))
-
-
-@pytest.fixture(autouse=True)
-def on_host(compiled, monkeypatch):
-    monkeypatch.setattr(library, "load", lambda: compiled)
-    monkeypatch.setattr(library, "check_device", lambda device: None)
+compiled, on_host = fixtures(resident_scans.compile_library)
 
 
 def check_sums(x, gamma=None, out=None, reverse=False):

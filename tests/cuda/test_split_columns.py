@@ -4,10 +4,10 @@ import column_scans
 import numpy as np
 import pytest
 from helpers import BFLOAT16, random
-from host_scans import check, operands, scan
+from host_scans import check, fixtures, operands, scan
 from kernel_cases import REGIMES
 from nonfinite_kinds import KINDS
-from upsweep._backends.cuda import library, scan_launch
+from upsweep._backends.cuda import scan_launch
 from upsweep._backends.cuda.descriptor import ArrayDescriptor
 
 # Shapes and axes: several families of tiles, a block with one column, narrow blocks, rows of columns. Sums and one
@@ -19,15 +19,7 @@ SHAPES = {
 DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64", "complex64", "int64")] + [BFLOAT16]
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    return column_scans.compile_library(tmp_path_factory.mktemp("columns"))
-
-
-@pytest.fixture(autouse=True)
-def on_host(compiled, monkeypatch):
-    monkeypatch.setattr(library, "load", lambda: compiled)
-    monkeypatch.setattr(library, "check_device", lambda device: None)
+compiled, on_host = fixtures(column_scans.compile_library)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

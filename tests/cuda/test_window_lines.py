@@ -5,7 +5,7 @@ import pytest
 import upsweep
 import window_scans
 from helpers import BFLOAT16, random, same_bits
-from upsweep._backends.cuda import library
+from host_scans import fixtures
 
 DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64")] + [BFLOAT16]
 # Direct sums; tails without and with whole runs; whole blocks; and, of tiles of 512 to 2,048 steps, far ones from
@@ -16,15 +16,7 @@ WINDOWS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    return window_scans.compile_library(tmp_path_factory.mktemp("windows"))
-
-
-@pytest.fixture(autouse=True)
-def on_host(compiled, monkeypatch):
-    monkeypatch.setattr(library, "load", lambda: compiled)
-    monkeypatch.setattr(library, "check_device", lambda device: None)
+compiled, on_host = fixtures(window_scans.compile_library)
 
 
 def check(x, gamma, window, out=None, **options):

@@ -4,8 +4,7 @@ Threads are fibers. The blocks of a cluster run at the same time, each by a thre
 variables are the block's shared memory: another block's lie as far from its thread's anchor.
 """
 
-from column_scans import COMMON, for_the_host
-from reductions import HostLibrary, compile_unit
+from column_scans import COMMON, compile_scans
 
 # Fewer blocks in a cluster: each is a thread.
 SMALLER = {
@@ -130,6 +129,5 @@ extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
 
 
 def compile_library(folder):
-    """Compile a library with the functions of the C interface that a scan of these lines needs."""
-    unit = compile_unit(folder, UNIT, lambda text: for_the_host(text, SMALLER))
-    return HostLibrary(unit, ("plan_scan", "scan"))
+    """Compile the kernels of this module."""
+    return compile_scans(folder, UNIT, SMALLER)

@@ -122,7 +122,7 @@ extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
 )
 
 
-def for_the_host(text, smaller=SMALLER):
+def for_the_host(text, smaller):
     for pattern, replacement in REPLACED.items():
         text = re.sub(pattern, replacement, text)
     for measured, small in smaller.items():
@@ -130,6 +130,11 @@ def for_the_host(text, smaller=SMALLER):
     return text
 
 
+def compile_scans(folder, unit, smaller):
+    """Compile a library with the functions of the C interface that a scan needs."""
+    return HostLibrary(compile_unit(folder, unit, lambda text: for_the_host(text, smaller)), ("plan_scan", "scan"))
+
+
 def compile_library(folder):
-    """Compile a library with the functions of the C interface that a scan of split columns needs."""
-    return HostLibrary(compile_unit(folder, UNIT, for_the_host), ("plan_scan", "scan"))
+    """Compile the kernels of this module."""
+    return compile_scans(folder, UNIT, SMALLER)

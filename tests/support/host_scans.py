@@ -1,12 +1,28 @@
 """Scans by kernels of cuda/ that were compiled for the host, held to scans on the CPU in float64."""
 
 import numpy as np
+import pytest
 import upsweep
 from helpers import BFLOAT16, random, same_bits
 from host_device import describe
-from upsweep._backends.cuda import scan_launch
+from upsweep._backends.cuda import library, scan_launch
 
 RTOL = {2: 2e-6, 4: 1e-12, 8: 1e-12}
+
+
+def fixtures(compile_library):
+    """Return the fixtures of a test module: a library that is compiled once, and its use in every test."""
+
+    @pytest.fixture(scope="module")
+    def compiled(tmp_path_factory):
+        return compile_library(tmp_path_factory.mktemp("kernels"))
+
+    @pytest.fixture(autouse=True)
+    def on_host(compiled, monkeypatch):
+        monkeypatch.setattr(library, "load", lambda: compiled)
+        monkeypatch.setattr(library, "check_device", lambda device: None)
+
+    return compiled, on_host
 
 
 def scan(

@@ -3,8 +3,7 @@
 Threads are fibers; all blocks run at the same time and wait for each other. Only nvcc and launches are not tested.
 """
 
-from column_scans import COMMON, for_the_host
-from reductions import HostLibrary, compile_unit
+from column_scans import COMMON, compile_scans
 
 # A device of six processors, and pieces of 5 KiB of which three are held.
 SMALLER = {
@@ -63,5 +62,5 @@ extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
 
 
 def compile_library(folder):
-    """Compile a library with the functions of the C interface that a scan of resident lines needs."""
-    return HostLibrary(compile_unit(folder, UNIT, lambda text: for_the_host(text, SMALLER)), ("plan_scan", "scan"))
+    """Compile the kernels of this module."""
+    return compile_scans(folder, UNIT, SMALLER)

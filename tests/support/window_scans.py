@@ -4,9 +4,8 @@ Threads are fibers; two blocks run at the same time and wait for each other. Onl
 """
 
 import numpy as np
-from column_scans import COMMON, for_the_host
+from column_scans import COMMON, compile_scans
 from host_device import describe
-from reductions import HostLibrary, compile_unit
 from upsweep._backends.cuda import scan_launch
 
 # Smaller tiles: 1,024 steps of float32.
@@ -73,8 +72,8 @@ extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
 
 
 def compile_library(folder):
-    """Compile a library with the functions of the C interface that windows along lines need."""
-    return HostLibrary(compile_unit(folder, UNIT, lambda text: for_the_host(text, SIZES)), ("plan_scan", "scan"))
+    """Compile the kernels of this module."""
+    return compile_scans(folder, UNIT, SIZES)
 
 
 def scan(x, gamma, window, *, out=None, reverse=False, axis=-1):
