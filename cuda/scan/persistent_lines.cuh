@@ -17,7 +17,8 @@ namespace upsweep {
 template <class T, bool kGated>
 struct PersistentShape {
   static constexpr int kRun = persistent_elements(sizeof(T), kGated);                         // elements of a lane
-  static constexpr int kWarps = PersistentTuning::kWarps;   // that scan; one more folds, and one finds lines
+  // That scan; one more folds rounds, and one finds lines and combines what the warps reduce.
+  static constexpr int kWarps = PersistentTuning::kWarps;
   static constexpr int kStages = sizeof(T) == 2 ? PersistentTuning::kStages - 1 : PersistentTuning::kStages;
   static constexpr int kStage = kStageVectors<Staged<T, false, kRun>, kGated>;          // vectors of a warp
   static constexpr int kShared = kStages * kWarps * kStage * 16;                        // bytes
@@ -59,6 +60,12 @@ struct PersistentLines {
 template <int kThreads>
 __device__ inline void named_barrier(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+
+// Does not wait: for those whose writes the others read after their named_barrier().
+template <int kThreads>
+__device__ inline void arrive_at_barrier(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 
 // What a lane of a whole tile does with its elements, and its warp: a Tile without whatever most tiles do not have.
@@ -125,7 +132,8 @@ template <int kThreads_>
 struct PersistentBarriers {
   static constexpr int kThreads = kThreads_;
   // Threads that meet; barriers.
-  static constexpr int kAll = kThreads + 64, kAmongScanning = 1, kWithOthers = 2, kWithPrefix = 3;
+  static constexpr int kAll = kThreads + 64, kAmongScanning = 1, kWithOthers = 2, kWithPrefix = 3,
+                       kWithCombining = 4;
   double* state_of_tile;           // of two rounds
   Request* requests;
 
@@ -235,10 +243,30 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     return;
   }
   if (warp == kWarps + 1) {
+    // What the warps' elements of a tile do one after the other; published for all blocks.
+    const auto combine_warps = [&](int round) {
+      const int slot = round % kPending;
+      named_barrier<kThreads + 32>(Barriers::kWithCombining);
+      Step<double> step = {kGated ? 1.0 : tile_factor, -0.0};
+      if (lane < kWarps) step.b = steps[round & 1][lane].b;
+      if (kGated && lane < kWarps) step.a = steps[round & 1][lane].a;
+      step = scan_of_lanes<kGated, kWarps>(step, warps_doubled, lane);
+      if (lane + 1 < kWarps) before_warp[slot][lane + 1] = step;
+      if (lane == kWarps) before_warp[slot][0] = {1.0, -0.0};
+      // Where a product leaves the range of float64 on its way, a state of 0 would become NaN: in order, then.
+      const bool odd = lane < kWarps && !(is_finite(step.a) && is_finite(step.b));
+      if (__any_sync(0xffffffffu, odd) && (kGated || !powers.keep)) step.b = number_of(kPlainNaN);
+      if (lane == kWarps - 1) tile_states.store_step(round, step);
+      __syncwarp();
+    };
+    wait_for_workspace();
+    for (int round = 0; round < kAhead && round < rounds; ++round) combine_warps(round);
+    named_barrier<kThreads + 32>(Barriers::kWithCombining);
     for (int round = 0; round < rounds; ++round) {
       // In the place of the line before this round's, which all have read.
       if (lane == 0 && round + kStages < rounds) find_line(round + kStages);
       __syncwarp();
+      if (round + kAhead < rounds) combine_warps(round + kAhead);
       named_barrier<Barriers::kAll>(Barriers::kWithOthers);
     }
     return;
@@ -290,19 +318,6 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     }
     before[slot][0][threadIdx.x] = before_lane.b;
     if constexpr (kGated) before[slot][1][threadIdx.x] = before_lane.a;
-    named_barrier<kThreads>(Barriers::kAmongScanning);
-    Step<double> step = {kGated ? 1.0 : tile_factor, -0.0};
-    if (lane < kWarps) step.b = steps[round & 1][lane].b;
-    if (kGated && lane < kWarps) step.a = steps[round & 1][lane].a;
-    step = scan_of_lanes<kGated, kWarps>(step, warps_doubled, lane);
-    if (lane + 1 == warp) before_warp[slot][warp] = step;
-    if (warp == 0) {
-      // Where a product leaves the range of float64 on its way, a state of 0 would become NaN: in order, then.
-      const bool odd = lane < kWarps && !(is_finite(step.a) && is_finite(step.b));
-      if (__any_sync(0xffffffffu, odd) && (kGated || !powers.keep)) step.b = number_of(kPlainNaN);
-      if (lane == kWarps - 1) tile_states.store_step(round, step);
-    }
-    if (warp == 0 && lane == 0) before_warp[slot][0] = {1.0, -0.0};
     __syncwarp();
   };
   // The same once the fold may have put another line in its place.
@@ -376,12 +391,20 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
   wait_for_workspace();
   wait_for_copies<kStages - 1 - kAhead>();
   __syncwarp();
-  for (int round = 0; round < kAhead && round < rounds; ++round) reduce(round);
+  for (int round = 0; round < kAhead && round < rounds; ++round) {
+    reduce(round);
+    named_barrier<kThreads + 32>(Barriers::kWithCombining);
+  }
+  named_barrier<kThreads + 32>(Barriers::kWithCombining);
   for (int round = 0; round < rounds; ++round) {
     fetch(round + kStages - 1);
     wait_for_copies<kStages - 1 - kAhead>();
     __syncwarp();
-    if (round + kAhead < rounds) reduce(round + kAhead);
+    if (round + kAhead < rounds) {
+      // The others have combined it before the barrier of scan(): nobody arrives twice.
+      reduce(round + kAhead);
+      arrive_at_barrier<kThreads + 32>(Barriers::kWithCombining);
+    }
     scan(round);
   }
 }
