@@ -62,7 +62,8 @@ __device__ inline void named_barrier(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 
-// Does not wait: for those whose writes the others read after their named_barrier().
+// Without waiting, by warps whose writes others read after their own named_barrier(). A warp must not arrive again before
+// the others have been there.
 template <int kThreads>
 __device__ inline void arrive_at_barrier(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
@@ -401,7 +402,7 @@ __global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32,
     wait_for_copies<kStages - 1 - kAhead>();
     __syncwarp();
     if (round + kAhead < rounds) {
-      // The others have combined it before the barrier of scan(): nobody arrives twice.
+      // The combining warp is at this barrier before it is at that of scan().
       reduce(round + kAhead);
       arrive_at_barrier<kThreads + 32>(Barriers::kWithCombining);
     }
