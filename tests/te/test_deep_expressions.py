@@ -143,21 +143,19 @@ def test_a_chain_of_many_stages():
 def test_time_to_build_grows_with_the_depth(monkeypatch):
     monkeypatch.setenv("UPSWEEP_CACHE_DIR", "")
 
-    def time_of(depth):
-        # Each build is of an expression of its own: one seen before may be kept, or not, and is built ten times sooner.
-        return min(cpu_time_of(lambda k=k: te.build(*nest_of(depth, k))) for k in range(2))
-
-    def nest_of(depth, first_threshold):
-        X = te.placeholder((te.var("n"),), dtype="float64", name="X")
-
-        def body(i):
-            value = X[i]
+    def body_of(depth, first_threshold):
+        def body(elements, i):
+            (x,) = elements
+            value = x
             for k in range(depth):
-                value = te.if_then_else(X[i] > first_threshold + 0.01 * k, te.sin(value), value * 0.5 + X[i])
+                value = te.if_then_else(x > first_threshold + 0.01 * k, te.sin(value), value * 0.5 + x)
             return value
 
-        Y = te.compute(X.shape, body, name="Y")
-        return te.create_schedule(Y.op), [X, Y]
+        return body
+
+    def time_of(depth):
+        # Each build is of an expression of its own: one that is still alive is built ten times sooner.
+        return min(cpu_time_of(lambda k=k: built(body_of(depth, k))) for k in range(2))
 
     time_of(10)
     assert time_of(300) < 3 * time_of(150)
