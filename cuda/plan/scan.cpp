@@ -168,14 +168,41 @@ int64_t persistent_workspace(int64_t tiles, int64_t blocks, bool gated) {
   return kCounterBytes + (3 * tiles + rounds * tile_words) * 8;   // ExtendedStep::kWords
 }
 
-// Whether lines are whole vectors and have nothing of their own but elements, so few or so short that each lane has a vector.
-bool is_block_lines(const Plan& plan, int64_t item) {
+// Whether lines are whole vectors and have nothing of their own but elements.
+bool has_whole_vectors(const Plan& plan, int64_t item) {
   const Problem& p = plan.problem;
-  if (!plan.aligned || p.length * item % 16 || p.n_dims > 1 || p.exclusive || !p.writes) return false;
-  if (p.initial.data || p.reset.data || p.final_state.data || p.gamma.data) return false;
-  const int64_t vectors = p.length * item / 16, bytes = p.lines * p.length * item;
-  const bool few = bytes <= BlockTuning::kBytes[plan.gated];
-  return p.lines < INT32_MAX && vectors <= (few ? BlockTuning::kFewVectors : BlockTuning::kManyVectors)[plan.gated];
+  return plan.aligned && p.length > 0 && p.length * item % 16 == 0 && p.lines < INT32_MAX && p.n_dims <= 1 && !p.exclusive &&
+         p.writes && !p.initial.data && !p.reset.data && !p.final_state.data && !p.gamma.data;
+}
+
+// Vectors of a tile of such lines, two a lane; a power of two.
+int32_t block_tile(int64_t lines, int n_processors) {
+  using Tuning = BlockTuning;
+  int warps = Tuning::kMostWarps;
+  while (warps > Tuning::kLeastWarps && lines * warps > int64_t(n_processors) * Tuning::kWalkResident * Tuning::kMostWarps)
+    warps /= 2;
+  return warps * 32 * 2;
+}
+
+// Whether these are so short that each lane has a vector or two; and how the lanes of a block share them.
+bool is_block_lines(Plan& plan, int n_processors, int64_t item) {
+  using Tuning = BlockTuning;
+  const Problem& p = plan.problem;
+  if (!has_whole_vectors(plan, item)) return false;
+  const bool gated_double = plan.gated && item == 8, is_large = p.lines * p.length * item > Tuning::kBytes;
+  const int64_t vectors = p.length * item / 16;
+  const int64_t most = !plan.gated ? block_tile(p.lines, n_processors)
+                       : is_large  ? Tuning::kGatedVectors[gated_double]
+                                   : 2 * Tuning::kPairThreads;
+  if (vectors > most) return false;
+  plan.each = vectors > (gated_double ? Tuning::kDoubleVectors : 32) ? 2 : 1;
+  const int32_t lanes = static_cast<int32_t>((vectors + plan.each - 1) / plan.each);
+  plan.width = 1;
+  while (plan.width < lanes && plan.width < 32) plan.width *= 2;
+  if (lanes > 32) plan.width = (lanes + 31) / 32 * 32;
+  plan.tile = plan.width * plan.each * (16 / item);
+  plan.tiles = 1;
+  return true;
 }
 
 // Whether the shared memory of all processors holds lines that have nothing of their own but elements, or most of them, and
@@ -246,14 +273,8 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const bool out_aligned = !plan.typed || (is_aligned(p.out, p, item) && outer.keeps_vectors(kOut));
   plan.aligned = plan.typed && out_aligned && is_aligned(p.x, p, item) && outer.keeps_vectors(kX) &&
                  (!plan.gated || (is_aligned(p.gates, p, item) && outer.keeps_vectors(kGates)));
-  if (p.length > 0 && is_block_lines(plan, item)) {
-    const int64_t vectors = p.length / vec;
+  if (is_block_lines(plan, n_processors, item)) {
     plan.regime = kBlockLines;
-    plan.width = 1;
-    while (plan.width < vectors && plan.width < 32) plan.width *= 2;
-    if (vectors > 32) plan.width = static_cast<int32_t>((vectors + 31) / 32 * 32);
-    plan.tile = plan.width * vec;
-    plan.tiles = 1;
     return;
   }
   if (plan.typed && can_pack(p, plan.gated, item) && p.length <= warp_tile / 2 && p.length > 0) {
@@ -316,6 +337,14 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
+  if (!split && !plan.gated && has_whole_vectors(plan, item)) {
+    plan.regime = kBlockLines;
+    plan.each = 2;
+    plan.tile = block_tile(p.lines, n_processors) * vec;
+    plan.width = static_cast<int32_t>(plan.tile / (plan.each * vec));
+    plan.tiles = (p.length + plan.tile - 1) / plan.tile;
+    return;
+  }
   plan.regime = split ? kSplitLines : kLines;
   // Elements outside a line change no state, unless gamma meets an initial one before the line's first, or one that is
   // to be left after its last.

@@ -46,7 +46,8 @@ struct Plan {
   bool simple;                     // lines that StagedEnds<true> may take
   int32_t width;                   // lanes of a short line, or of a block's; columns of a block, of split ones
   int32_t warps;                   // of a block that walks along a line, or holds a part of it, or columns
-  int32_t each;                    // packed lines of a warp; steps of a thread that holds a part of a column
+  int32_t each;                    // packed lines of a warp; vectors of a lane of block lines; steps of a thread that holds a
+                                   // part of a column
   bool long_runs;                  // split lines whose lanes take SplitTuning::kRunVectors vectors each
   int64_t tile, tiles;             // steps of a tile, tiles of a line
   int64_t blocks;                  // of 32 columns, or fewer

@@ -27,17 +27,20 @@ struct SplitTuning {
   static constexpr int kLinesPerProcessor = 2;
 };
 
-// Lines of whole vectors and nothing else, a vector a lane.
+// Lines of whole vectors and nothing else, one or two of them a lane.
 struct BlockTuning {
-  // Threads of a block, at most, and blocks of so many threads a processor, which bounds the registers; the same of a kernel
-  // for lines of fewer vectors.
-  static constexpr int kThreads = 1024, kResident = 2;
-  static constexpr int kFewThreads = 256, kFewResident = 6;
+  // Threads of a block, at most, and blocks of so many a processor, which bounds the registers: with one vector a lane, and by
+  // [gated] with two.
+  static constexpr int kThreads = 256, kResident = 6;
+  static constexpr int kPairThreads = 512, kPairResident[2] = {3, 2};
   static constexpr int kGroupThreads = 128;   // of a block where lines take at most a warp
-  // Vectors of a line at most, by [gated]: of any number of lines, and where x has at most kBytes. Longer lines are faster
-  // by blocks that walk along a line and prefetch.
-  static constexpr int kManyVectors[2] = {32, 128}, kFewVectors[2] = {256, kThreads};
-  static constexpr int64_t kBytes[2] = {4 << 20, 8 << 20};
+  // Vectors of a line with gates at most, by [float64], where x has more than kBytes. Longer lines of these are faster by
+  // blocks that prefetch.
+  static constexpr int64_t kGatedVectors[2] = {512, 128}, kBytes = 8 << 20;
+  static constexpr int kDoubleVectors = 256;  // of a line of float64 with gates, up to which a lane has one
+  // Warps of a block that iterates over the tiles of a line, at least and at most: as many as are resident if each line
+  // has a block, on kWalkResident blocks of kMostWarps a processor.
+  static constexpr int kLeastWarps = 4, kMostWarps = 16, kWalkResident = 2;
 };
 
 // Lines of at most as many elements as a cluster, or one block, holds in registers.

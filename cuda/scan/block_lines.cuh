@@ -1,6 +1,6 @@
-// Lines of whole vectors that have nothing of their own but elements, a vector a lane: a line in each block of threads, or
-// in each group of 1 to 32 lanes. There are no tiles, ends or copies to shared memory, since short or few lines are
-// limited by the fetch of instructions and by the latency of shuffles.
+// Lines of whole vectors that have nothing of their own but elements: a line in each block of threads, or in each group of 1
+// to 32 lanes, and two vectors a lane where a warp has more than one for each. There are no tiles, ends or copies to shared memory, since short or few
+// lines are limited by the fetch of instructions and by the latency of shuffles.
 //
 // Bytes an element: x, and gates, are read once, out is written once. Other lines: scan/cluster_lines.cuh, scan/lines.cuh.
 #pragma once
@@ -9,31 +9,67 @@
 
 namespace upsweep {
 
-template <class T, bool kReverse, bool kGated>
-struct BlockVector {
+// The vectors of a lane.
+template <class T, int kVectors>
+union LaneVectors {
+  uint4 word[kVectors];
+  T part[kVectors * 16 / sizeof(T)];
+
+  // Neighbouring lanes exchange one of two vectors: a vector from each half of what the warp has becomes a run of two
+  // neighbours, of the first half in even lanes and of the second half in odd ones; and back.
+  __device__ void exchange(bool odd) {
+    uint4 one = odd ? word[0] : word[1];
+    one.x = __shfl_xor_sync(0xffffffffu, one.x, 1);
+    one.y = __shfl_xor_sync(0xffffffffu, one.y, 1);
+    one.z = __shfl_xor_sync(0xffffffffu, one.z, 1);
+    one.w = __shfl_xor_sync(0xffffffffu, one.w, 1);
+    (odd ? word[0] : word[1]) = one;
+  }
+};
+
+template <class T, bool kReverse, bool kGated, int kVectors>
+struct BlockRun {
   using Line = Contiguous<T, kReverse>;
   using Local = typename Line::Local;
-  static constexpr int kPer = Line::kPer;
-  union Vector { uint4 word; T part[kPer]; };
-  Vector x, gates;
+  static constexpr int kPer = Line::kPer, kElements = kVectors * kPer;
+  LaneVectors<T, kVectors> x, gates;
 
-  static __device__ int place(int i) { return kReverse ? kPer - 1 - i : i; }
+  static __device__ int place(int i) { return kReverse ? i / kPer * kPer + kPer - 1 - i % kPer : i; }
   // The address of the vector with times t, t + 1, ... There is at most one batch axis, so nothing is divided.
   static __device__ uint4* at(const View& view, int64_t row, int t) {
     return reinterpret_cast<uint4*>(view.data + row * view.strides[0] +
                                     (kReverse ? -(t + kPer - 1) : t) * static_cast<int>(sizeof(T)));
   }
-  // Elements outside change no state.
-  __device__ void load(const Problem& p, int64_t row, int t, bool inside) {
+  // From time t on, and in the second half of what the warp has. Elements outside change no state.
+  __device__ void fetch(const Problem& p, int64_t row, int t, bool has_line) {
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) {
+    for (int i = 0; i < kElements; ++i) {
       x.part[i] = from_double<T>(-0.0);
       if (kGated) gates.part[i] = from_double<T>(1.0);
     }
-    if (!inside) return;
-    x.word = __ldcs(at(p.x, row, t));
-    if (kGated) gates.word = __ldcs(at(p.gates, row, t));
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int time = t + v * 32 * kPer;
+      if (!has_line || time >= p.length) continue;
+      x.word[v] = __ldcs(at(p.x, row, time));
+      if (kGated) gates.word[v] = __ldcs(at(p.gates, row, time));
+    }
     if (kGated && t == 0) gates.part[place(0)] = from_double<T>(1.0);   // is not used
+  }
+  // What was fetched, as runs.
+  __device__ void take() {
+    if constexpr (kVectors > 1) {
+      x.exchange(threadIdx.x & 1);
+      if (kGated) gates.exchange(threadIdx.x & 1);
+    }
+  }
+  __device__ void store(const Problem& p, int64_t row, int t, bool has_line) {
+    if constexpr (kVectors > 1) x.exchange(threadIdx.x & 1);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int time = t + v * 32 * kPer;
+      if (has_line && time < p.length) __stcs(at(p.out, row, time), x.word[v]);
+    }
   }
   __device__ Local value(int i) const { return Line::value(x.part[place(i)]); }
   __device__ Local factor(int i, Local gamma) const { return kGated ? Line::value(gates.part[place(i)]) : gamma; }
@@ -42,7 +78,7 @@ struct BlockVector {
   __device__ Step<double> step(Local gamma) const {
     Local all = one(Local()), state = static_cast<Local>(-0.0);
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) {
+    for (int i = 0; i < kElements; ++i) {
       state = advance(factor(i, gamma), state, value(i));
       if (kGated) all = product(factor(i, gamma), all);
     }
@@ -52,7 +88,7 @@ struct BlockVector {
       if (!(fabsf(all) >= FLT_MIN && fabsf(all) <= FLT_MAX)) {
         step.a = 1.0;
 #pragma unroll
-        for (int i = 0; i < kPer; ++i) step.a = product(convert<double>(factor(i, gamma)), step.a);
+        for (int i = 0; i < kElements; ++i) step.a = product(convert<double>(factor(i, gamma)), step.a);
       }
     }
     return step;
@@ -60,79 +96,108 @@ struct BlockVector {
   // Puts results in the place of x.
   __device__ void walk(Local gamma, Local state) {
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) {
+    for (int i = 0; i < kElements; ++i) {
       state = advance(factor(i, gamma), state, value(i));
       x.part[place(i)] = from_local<T>(state);
     }
   }
 };
 
+// Powers of gamma over runs of `elements`: over 1, 2, 4, ... of them, those up to a lane's, and all of a group.
+template <int kRounds>
+struct RunPowers {
+  double doubled[kRounds], up_to_run, of_group;
+
+  __device__ RunPowers(double gamma, int elements, int number) {
+    of_group = up_to_run = power(gamma, elements);
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      doubled[i] = of_group;
+      if (number >> i & 1) up_to_run = product(up_to_run, of_group);
+      of_group = product(of_group, of_group);
+    }
+  }
+};
+
+// What the runs of a group of lanes do, up to each of them. kHalves: even lanes have the runs of the first half, odd lanes
+// those of the second half.
+template <bool kGated, bool kHalves>
+struct RunScan {
+  static constexpr int kRounds = kHalves ? 4 : 5, kApart = kHalves ? 2 : 1;
+  using Powers = RunPowers<kRounds>;
+
+  static __device__ Step<double> until(Step<double> step, const Powers& powers, int lane, int group) {
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      const int by = kApart << i;
+      if (by >= group) break;
+      const double b = shuffle_up(step.b, by, group);
+      if constexpr (kGated) {
+        const double a = shuffle_up(step.a, by, group);
+        if (lane >= by) step = combine(Step<double>{a, b}, step);
+      } else {
+        if (lane >= by) step.b = advance(powers.doubled[i], b, step.b);
+      }
+    }
+    if (!kGated) step.a = powers.up_to_run;
+    if constexpr (kHalves) {
+      const Step<double> first_half = {kGated ? shuffle(step.a, 30) : powers.of_group, shuffle(step.b, 30)};
+      if (lane & 1) step = combine(first_half, step);
+    }
+    return step;
+  }
+  // The lane of the warp with the run before a lane's, which is not the first.
+  static __device__ int earlier(int lane) {
+    return !kHalves ? static_cast<int>(threadIdx.x % 32) - 1 : lane == 1 ? 30 : lane - 2;
+  }
+};
+
 // Lines whose states may be wrong that are not finite, by steps over all states: by a warp, of its lanes from the state
-// before them, or by a block. Functions of their own, after which nothing is left to do, so that the usual way keeps
-// nothing for them in registers.
-template <class T, bool kReverse, bool kGated>
+// before them, or by a block, which returns the state after it. Functions of their own, after which nothing is left to do
+// with what was loaded, so that the usual way keeps nothing for them in registers.
+template <class T, bool kReverse, bool kGated, int kVectors>
 __device__ __noinline__ void scan_lanes_again(const Problem& p, int64_t row, int position, double state, int lane, int width,
                                               bool has_line) {
-  RunAgain<Contiguous<T, kReverse>, kGated> again;
+  RunAgain<InRuns<Contiguous<T, kReverse>, kVectors>, kGated> again;
   again.load(p, row, position, p.gamma_re);
   scan_group_again(again.run, state, lane, threadIdx.x % 32 - lane, width, 32, has_line);
   if (has_line) again.store(p, row, position);
 }
-template <class T, bool kReverse, bool kGated>
-__device__ __noinline__ void scan_block_again(const Problem& p, int64_t row, int position, ExtendedStep* extended) {
-  RunAgain<Contiguous<T, kReverse>, kGated> again;
+template <class T, bool kReverse, bool kGated, int kVectors>
+__device__ __noinline__ double scan_block_again(const Problem& p, int64_t row, int position, ExtendedStep* extended,
+                                                double state) {
+  RunAgain<InRuns<Contiguous<T, kReverse>, kVectors>, kGated> again;
   again.load(p, row, position, p.gamma_re);
-  scan_known_tile_again(again.run, extended, false, nothing(0.0));
+  const double after = scan_known_tile_again(again.run, extended, false, state);
   again.store(p, row, position);
+  return after;
 }
 
 // width: the lanes of a line, a power of two; or more than 32: a line in each block.
-template <class T, bool kReverse, bool kGated, int kThreads, int kResident>
+template <class T, bool kReverse, bool kGated, int kVectors, int kThreads, int kResident>
 __global__ void __launch_bounds__(kThreads, kResident) scan_block_lines(const __grid_constant__ Problem p, int width) {
-  using Elements = BlockVector<T, kReverse, kGated>;
-  using Local = typename Elements::Local;
+  using Run = BlockRun<T, kReverse, kGated, kVectors>;
+  using Local = typename Run::Local;
+  using Scan = RunScan<kGated, (kVectors > 1)>;
   __shared__ Step<double> of_warps[kThreads / 32];
   __shared__ ExtendedStep extended[kThreads / 32];
   const bool is_block = width > 32;
-  const int group = min(width, 32), lane = threadIdx.x & (group - 1), log2_width = 31 - __clz(width);
+  const int group = kVectors > 1 ? 32 : min(width, 32), lane = threadIdx.x & (group - 1), log2_width = 31 - __clz(group);
   const int64_t row =
       is_block ? blockIdx.x : int64_t(blockIdx.x) * (blockDim.x >> log2_width) + (threadIdx.x >> log2_width);
-  const int position = (is_block ? static_cast<int>(threadIdx.x) : lane) * Elements::kPer;
-  const bool inside = row < p.lines && position < p.length;
-  Elements own;
-  own.load(p, row, position, inside);
-  // Of gamma, while the elements are on their way: over the elements of the lanes up to this one, and of a warp.
+  const int warp = threadIdx.x / 32, first = is_block ? warp * 32 * Run::kElements : 0, position = first + lane * Run::kPer;
+  const bool has_line = row < p.lines;
+  Run own;
+  own.fetch(p, row, position, has_line);
+  own.take();
+  // While the elements are on their way.
   const Local gamma = convert<Local>(p.gamma_re);
-  double of_warp = 1.0, up_to_lane = 1.0, doubled[5];
-  bool keeps = false;
-  if (!kGated) {
-    of_warp = up_to_lane = power(p.gamma_re, Elements::kPer);
-#pragma unroll
-    for (int i = 0; i < 5; ++i) {
-      doubled[i] = of_warp;
-      if (lane >> i & 1) up_to_lane = product(up_to_lane, of_warp);
-      of_warp = product(of_warp, of_warp);
-    }
-    keeps = is_normal(power(of_warp, kThreads / 32));
-  }
-
-  Step<double> step = own.step(gamma);   // then of all lanes up to this one
-#pragma unroll
-  for (int i = 0; i < 5; ++i) {
-    const int by = 1 << i;
-    if (by >= group) break;
-    const double b = shuffle_up(step.b, by, group);
-    if constexpr (kGated) {
-      const double a = shuffle_up(step.a, by, group);
-      if (lane >= by) step = combine(Step<double>{a, b}, step);
-    } else {
-      if (lane >= by) step.b = advance(doubled[i], b, step.b);
-    }
-  }
-  if (!kGated) step.a = up_to_lane;
+  const typename Scan::Powers powers(p.gamma_re, Run::kElements, lane / Scan::kApart);
+  const bool keeps = !kGated && is_normal(power(powers.of_group, Scan::kApart * (kThreads / 32)));
+  const Step<double> step = Scan::until(own.step(gamma), powers, lane, group);
   double state = -0.0;
   if (is_block) {
-    const int warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+    const int n_warps = blockDim.x / 32;
     if (lane == 31) of_warps[warp] = step;
     __syncthreads();
     Step<double> warps = lane < n_warps ? of_warps[lane] : Step<double>{1.0, -0.0};
@@ -141,20 +206,85 @@ __global__ void __launch_bounds__(kThreads, kResident) scan_block_lines(const __
       if (lane >= by) warps = combine(earlier, warps);
     }
     const bool finite = lane + 1 >= n_warps || is_finite(warps.b);
-    if (!keeps && !__all_sync(0xffffffffu, finite) && __any_sync(0xffffffffu, !finite && !is_right(warps.a, state, warps.b)))
-      return scan_block_again<T, kReverse, kGated>(p, row, position, extended);
+    if (!keeps && !__all_sync(0xffffffffu, finite) && __any_sync(0xffffffffu, !finite && !is_right(warps.a, state, warps.b))) {
+      scan_block_again<T, kReverse, kGated, kVectors>(p, row, first + lane * Run::kElements, extended, nothing(0.0));
+      return;
+    }
     const double before = shuffle(warps.b, warp - 1);
     if (warp) state = before;
   }
-  double s = shuffle_up(advance(step.a, state, step.b), 1, group);   // before the lane's elements
+  const int earlier = Scan::earlier(lane);
+  double s = shuffle(advance(step.a, state, step.b), earlier);   // before the lane's run
   if (lane == 0) s = state;
   if (!keeps && !__all_sync(0xffffffffu, is_finite(s))) {
-    const double a = shuffle_up(step.a, 1, group);
+    const double a = shuffle(step.a, earlier);
     if (__any_sync(0xffffffffu, lane && !is_finite(s) && !is_right(a, state, s)))
-      return scan_lanes_again<T, kReverse, kGated>(p, row < p.lines ? row : 0, position, state, lane, group, row < p.lines);
+      return scan_lanes_again<T, kReverse, kGated, kVectors>(p, has_line ? row : 0, first + lane * Run::kElements, state, lane,
+                                                             group, has_line);
   }
   own.walk(gamma, convert<Local>(s));
-  if (inside) __stcs(Elements::at(p.out, row, position), own.x.word);
+  own.store(p, row, position, has_line);
+}
+
+// Sums of longer lines: a block iterates over the tiles of one, two vectors a lane, while the next tile is on its way.
+template <class T, bool kReverse>
+__global__ void __launch_bounds__(BlockTuning::kMostWarps * 32, BlockTuning::kWalkResident)
+    scan_walked_lines(const __grid_constant__ Problem p) {
+  using Run = BlockRun<T, kReverse, false, 2>;
+  using Local = typename Run::Local;
+  using Scan = RunScan<false, true>;
+  constexpr int kWarps = BlockTuning::kMostWarps, kWarpTile = 32 * Run::kElements;
+  __shared__ double of_warps[2][kWarps];   // taken in turn: a warp may write the next tile's while another reads this one's
+  __shared__ ExtendedStep extended[kWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, earlier = Scan::earlier(lane);
+  const int n_warps = blockDim.x / 32, tile = n_warps * kWarpTile;
+  const int64_t row = blockIdx.x;
+  Run next;
+  next.fetch(p, row, warp * kWarpTile + lane * Run::kPer, true);
+  const Local gamma = convert<Local>(p.gamma_re);
+  const typename Scan::Powers powers(p.gamma_re, Run::kElements, lane / Scan::kApart);
+  const double of_warp = product(powers.of_group, powers.of_group);
+  const bool keeps = is_normal(power(of_warp, n_warps));
+  double state = -0.0;
+  int turn = 0;
+  for (int begin = 0; begin < p.length; begin += tile, turn ^= 1) {
+    const int first = begin + warp * kWarpTile, position = first + lane * Run::kPer;
+    Run own = next;
+    next.fetch(p, row, position + tile, true);
+    own.take();
+    const Step<double> step = Scan::until(own.step(gamma), powers, lane, 32);
+    if (lane == 31) of_warps[turn][warp] = step.b;
+    __syncthreads();
+    double before = state, after = state;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (w == n_warps) break;
+      if (w == warp) before = after;
+      after = advance(of_warp, after, of_warps[turn][w]);
+    }
+    // A state that is not finite stays so. Those before lanes are right where those between warps are: the products of lanes
+    // are ordinary numbers if that of a warp is, and what a lane makes infinite or NaN its warp does not end.
+    if (!keeps && !is_finite(after)) {
+      bool right = true;
+      double until = state;
+#pragma unroll 1
+      for (int w = 0; w < n_warps; ++w) {
+        const double earlier_state = until;
+        until = advance(of_warp, until, of_warps[turn][w]);
+        right = right && (is_finite(until) || is_right(of_warp, earlier_state, until));
+      }
+      if (!right) {
+        state = scan_block_again<T, kReverse, false, 2>(p, row, first + lane * Run::kElements, extended, state);
+        next.fetch(p, row, position + tile, true);   // instead of keeping it
+        continue;
+      }
+    }
+    state = after;
+    double s = shuffle(advance(step.a, before, step.b), earlier);   // before the lane's run
+    if (lane == 0) s = before;
+    own.walk(gamma, convert<Local>(s));
+    own.store(p, row, position, true);
+  }
 }
 
 }  // namespace upsweep

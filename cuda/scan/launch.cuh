@@ -51,13 +51,18 @@ cudaError_t launch_short_lines(const Plan& plan, cudaStream_t stream, int n_proc
 template <class T, bool kReverse, bool kGated>
 cudaError_t launch_block_lines(const Plan& plan, cudaStream_t stream) {
   using Tuning = BlockTuning;
-  const int64_t threads = plan.width > 32 ? plan.width : Tuning::kGroupThreads;
+  const int threads = plan.width > 32 ? plan.width : Tuning::kGroupThreads;
   const int64_t blocks = (plan.problem.lines * plan.width + threads - 1) / threads;
-  if (threads <= Tuning::kFewThreads)
-    scan_block_lines<T, kReverse, kGated, Tuning::kFewThreads, Tuning::kFewResident>
+  if constexpr (!kGated)
+    if (plan.tiles > 1) {
+      scan_walked_lines<T, kReverse><<<blocks, threads, 0, stream>>>(plan.problem);
+      return cudaGetLastError();
+    }
+  if (plan.each > 1)
+    scan_block_lines<T, kReverse, kGated, 2, Tuning::kPairThreads, Tuning::kPairResident[kGated]>
         <<<blocks, threads, 0, stream>>>(plan.problem, plan.width);
   else
-    scan_block_lines<T, kReverse, kGated, Tuning::kThreads, Tuning::kResident>
+    scan_block_lines<T, kReverse, kGated, 1, Tuning::kThreads, Tuning::kResident>
         <<<blocks, threads, 0, stream>>>(plan.problem, plan.width);
   return cudaGetLastError();
 }

@@ -132,7 +132,7 @@ def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=
 @pytest.mark.parametrize(
     ("shape", "axis", "regime", "lines"),
     [
-        ((8, 1536, 2048), -1, "lines", 12288),
+        ((8, 1536, 2048), -1, "block lines", 12288),
         ((1, 2**28), -1, "persistent lines", 1),
         ((8, 2**20), -1, "persistent lines", 8),
         ((9, 2**20), -1, "split lines", 9),
@@ -141,7 +141,8 @@ def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=
         ((1_000_000, 32), -1, "block lines", 1_000_000),
         ((1_000_000, 30), -1, "packed lines", 1_000_000),
         ((100_000, 512), -1, "block lines", 100_000),
-        ((100_000, 516), -1, "lines", 100_000),
+        ((100_000, 516), -1, "block lines", 100_000),
+        ((100_000, 518), -1, "lines", 100_000),
         ((1, 65536), -1, "cluster lines", 1),
         ((4, 65536), -1, "cluster lines", 4),
         ((16, 65536), -1, "cluster lines", 16),
@@ -150,7 +151,8 @@ def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=
         ((512, 4096), -1, "block lines", 512),
         ((512, 2046), -1, "cluster lines", 512),
         ((512, 4097), -1, "lines", 512),
-        ((2049, 1024), -1, "lines", 2049),
+        ((12288, 4096), -1, "lines", 12288),
+        ((512, 4100), -1, "lines", 512),
         ((8, 2048, 1536), 1, "columns", 12288),
         ((16, 16384, 128), 1, "split columns", 2048),
         ((0, 5), -1, "nothing", 0),
@@ -187,7 +189,8 @@ def test_short_lines_with_more_than_elements_are_not_packed():
         ((1000, 600), {}, "block lines"),
         ((1000, 600), {"strides": (2416, 4)}, "block lines"),
         ((1000, 600), {"strides": (2404, 4)}, "lines"),
-        ((2000, 600), {}, "lines"),  # more bytes than a vector a lane is faster for
+        ((2000, 4100), {}, "block lines"),
+        ((2000, 4102), {}, "lines"),
         ((2000, 128), {}, "block lines"),
         ((64, 100_000), {}, "resident lines"),
         ((64, 100_001), {}, "resident lines"),
@@ -200,7 +203,7 @@ def test_short_lines_with_more_than_elements_are_not_packed():
         ((133, 50_000), {}, "split lines"),
     ],
 )
-def test_sums_in_shared_memory_and_by_a_vector_a_lane(shape, options, regime):
+def test_sums_in_shared_memory_and_by_vectors_of_lanes(shape, options, regime):
     strides = {"strides": options["strides"]} if "strides" in options else {}
     answer = plan(array(shape, **strides), gamma=options.get("gamma", 0.5))
     assert REGIMES[answer.regime] == regime
@@ -213,7 +216,7 @@ def test_windows():
     for length, window, regime, has_workspace in (
         (3000, 3, "window", False),
         (3000, 100, "window", False),
-        (3000, 3000, "lines", False),
+        (3000, 3000, "block lines", False),
         (100_000, 4351, "window", False),
         (100_000, 4352, "window", True),  # states of other tiles
     ):

@@ -1,5 +1,7 @@
 """Block lines (cuda/scan/block_lines.cuh), compiled for the host: held to scans on the CPU in float64."""
 
+import ctypes
+
 import cluster_scans
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ from nonfinite_kinds import KINDS
 from upsweep._backends.cuda import scan_launch
 
 DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64")] + [BFLOAT16]
-# Of a line, a lane each: groups of lanes, then blocks, those above 256 for gates alone.
-VECTORS = [1, 2, 3, 8, 31, 32, 33, 64, 256, 300, 1024]
+# Of a line: a lane each in groups of lanes, then two a lane in warps and blocks.
+VECTORS = [1, 2, 3, 8, 31, 32, 33, 64, 65, 100, 300, 1024]
+WALKED = [1025, 1536, 2000]  # of blocks that iterate over tiles of 512
 
 
 compiled, on_host = fixtures(cluster_scans.compile_library)
@@ -41,7 +44,39 @@ def test_lines_of_every_size(vectors, dtype):
     x, gates = lines(vectors, dtype)
     for reverse in (False, True):
         check_lines(x, gates, reverse=reverse)
-        for gamma in (None, 0.9, -1.01) if vectors <= 256 else ():
+        for gamma in (None, 0.9, -1.01):
+            check_lines(x, gamma=gamma, reverse=reverse)
+
+
+@pytest.fixture
+def few_processors(compiled):
+    """So that 17 lines are not split; fewer would be lines of clusters."""
+    n_processors = ctypes.c_int.in_dll(compiled.loaded, "n_processors")
+    before, n_processors.value = n_processors.value, 8
+    yield
+    n_processors.value = before
+
+
+@pytest.mark.usefixtures("few_processors")
+@pytest.mark.parametrize("vectors", WALKED)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_sums_of_longer_lines(vectors, dtype):
+    x, _ = lines(vectors, dtype, 17)
+    for reverse in (False, True):
+        for gamma in (None, 0.9, -1.01):
+            check_lines(x, gamma=gamma, reverse=reverse)
+    expected, _ = scan(x, None, axis=1, has_final=False)
+    assert same_bits(scan(x, None, axis=1, has_final=False, out=x)[0], expected)
+
+
+@pytest.mark.usefixtures("few_processors")
+@pytest.mark.parametrize("kind", KINDS[:3], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("dtype", DTYPES[1:3], ids=lambda dtype: dtype.name)
+def test_states_of_longer_lines_that_are_not_finite(dtype, kind):
+    x, gates = lines(1100, dtype, 17)
+    for reverse in (False, True):
+        kind(np.flip(x, -1) if reverse else x, gates)
+        for gamma in (0.9, 0.01, -0.01, 3.0 if dtype.itemsize == 4 else 1.01):
             check_lines(x, gamma=gamma, reverse=reverse)
 
 
@@ -58,14 +93,14 @@ def test_results_in_the_place_of_an_input():
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("dtype", DTYPES[:3], ids=lambda dtype: dtype.name)
 def test_states_that_are_not_finite(dtype, kind):
-    for vectors in (27, 32, 90, 300):
+    for vectors in (27, 32, 40, 90, 300):
         for reverse in (False, True):
             x, gates = lines(vectors, dtype)
             gates = np.abs(gates).astype(dtype)
             kind(np.flip(x, -1) if reverse else x, np.flip(gates, -1) if reverse else gates)
             check_lines(x, gates, reverse=reverse)
             # States of 16-bit elements are infinite beyond the range of float32.
-            for gamma in (0.9, -0.01, 1.01 if dtype.itemsize == 2 else 3.0) if vectors <= 256 else ():
+            for gamma in (0.9, -0.01, 1.01 if dtype.itemsize == 2 else 3.0):
                 check_lines(x, gamma=gamma, reverse=reverse)
 
 
@@ -77,12 +112,22 @@ def test_a_first_gate_is_not_used():
         check_lines(x, np.flip(gates, -1).copy(), reverse=True)
 
 
-def test_lines_that_have_more_than_elements_take_another_kernel():
-    for shape, options in (((5, 514), {}), ((5, 512), {"exclusive": True}), ((9000, 1024), {})):
-        x = np.lib.stride_tricks.as_strided(np.zeros(4, np.float32), shape, (shape[1] * 4, 4))
-        request = scan_launch.problem(
-            describe(x), None, 0.9, None, None, describe(x), None, axis=1, reverse=False, device=0, stream=0,
-            **{"exclusive": False, **options},
-        )  # fmt: skip
-        with pytest.raises(ValueError, match="no plan"):
-            scan_launch.plan(request, 132)
+@pytest.mark.parametrize(
+    ("shape", "dtype", "gated", "exclusive"),
+    [
+        ((5, 514), np.float32, False, False),  # not whole vectors
+        ((5, 512), np.float32, False, True),
+        ((9000, 4100), np.float32, True, False),  # more than two vectors a thread
+        ((9000, 4102), np.float32, False, False),
+        ((9000, 258), np.float64, True, False),
+    ],
+)
+def test_lines_that_take_another_kernel(shape, dtype, gated, exclusive):
+    item = np.dtype(dtype).itemsize
+    x = describe(np.lib.stride_tricks.as_strided(np.zeros(4, dtype), shape, (shape[1] * item, item)))
+    gates, gamma = (x, None) if gated else (None, 0.9)
+    request = scan_launch.problem(
+        x, gates, gamma, None, None, x, None, axis=1, reverse=False, exclusive=exclusive, device=0, stream=0
+    )
+    with pytest.raises(ValueError, match="no plan"):
+        scan_launch.plan(request, 132)

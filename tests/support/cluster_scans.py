@@ -67,17 +67,23 @@ struct Call {
     Problem p;
     int log2_blocks;
 };
+struct Vectors {
+    Problem p;
+    int width, vectors, tiles;
+};
 template <class T, bool kReverse, bool kGated>
 void run_block(Call c) {
     scan_cluster_lines<T, kReverse, kGated>(c.p, c.log2_blocks);
 }
 template <class T, bool kReverse, bool kGated>
-void run_vectors(Call c) {
+void run_vectors(Vectors c) {
     using Tuning = BlockTuning;
-    if (blockDim.x <= Tuning::kFewThreads)
-        scan_block_lines<T, kReverse, kGated, Tuning::kFewThreads, Tuning::kFewResident>(c.p, c.log2_blocks);
+    if (!kGated && c.tiles > 1)
+        scan_walked_lines<T, kReverse>(c.p);
+    else if (c.vectors > 1)
+        scan_block_lines<T, kReverse, kGated, 2, Tuning::kPairThreads, Tuning::kPairResident[kGated]>(c.p, c.width);
     else
-        scan_block_lines<T, kReverse, kGated, Tuning::kThreads, Tuning::kResident>(c.p, c.log2_blocks);
+        scan_block_lines<T, kReverse, kGated, 1, Tuning::kThreads, Tuning::kResident>(c.p, c.width);
 }
 template <class T>
 void launch_vectors(const Plan& plan) {
@@ -85,7 +91,7 @@ void launch_vectors(const Plan& plan) {
     const auto kernel = plan.reverse ? plan.gated ? run_vectors<T, true, true> : run_vectors<T, true, false>
                                      : plan.gated ? run_vectors<T, false, true> : run_vectors<T, false, false>;
     const unsigned n_blocks = (plan.problem.lines * plan.width + threads - 1) / threads;
-    fibers::Launch<Call>::run(kernel, {plan.problem, plan.width}, n_blocks, threads, 2);
+    fibers::Launch<Vectors>::run(kernel, {plan.problem, plan.width, plan.each, int(plan.tiles)}, n_blocks, threads, 2);
 }
 template <class T>
 void launch(const Plan& plan) {
@@ -100,11 +106,10 @@ void launch(const Plan& plan) {
 }  // namespace upsweep
 
 using namespace upsweep;
-static const Machine machine = {132, ClusterTuning::kBlocks, 227 * 1024};
-extern "C" int last_blocks;
-int last_blocks;
+extern "C" int last_blocks, n_processors;
+int last_blocks, n_processors = 132;
 static bool make(const upsweep_scan& scan, Plan* plan) {
-    if (make_plan(scan, machine, plan)) return false;
+    if (make_plan(scan, {n_processors, ClusterTuning::kBlocks, 227 * 1024}, plan)) return false;
     return plan->regime == kClusterLines || plan->regime == kBlockLines;
 }
 extern "C" const char* upsweep_cuda_last_error() { return "no plan of cluster lines or block lines"; }

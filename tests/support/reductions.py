@@ -88,7 +88,7 @@ class HostLibrary:
     """Stands in for `library.Library`, with the functions of these names."""
 
     def __init__(self, path, names=("plan_reduce", "reduce")):
-        loaded = ctypes.CDLL(str(path))
+        self.loaded = loaded = ctypes.CDLL(str(path))
         self.last_error = loaded.upsweep_cuda_last_error
         self.last_error.restype = ctypes.c_char_p
         for name in names:
