@@ -40,12 +40,12 @@ struct ChunkMemory {
   PartOfTile segments[kParts];
   PartState states[kParts];
   uint4 tails[kParts];                 // keys that fill no vector
-  uint4 sorted[kVectors + 1];          // the last one: whatever is outside
+  uint4 sorted[kVectors];
   uint32_t counters[kParts * 32];      // by part and lane; then the first place of each
   uint32_t first_vector[kParts], sizes[kParts];
   // Of weights: those of the next tile, 32 bytes for each vector, those of the tails.
   float weights[kWeights ? kTile : 4];
-  uint4 sorted_weights[kWeights ? 2 * (kVectors + 1) : 1], tail_weights[kWeights ? 2 * kParts : 1];
+  uint4 sorted_weights[kWeights ? 2 * kVectors : 1], tail_weights[kWeights ? 2 * kParts : 1];
   __device__ uint4* stage() { return reinterpret_cast<uint4*>(this + 1); }
   static constexpr int bytes(int key_bytes) { return static_cast<int>(sizeof(ChunkMemory)) + kTile * key_bytes; }
 };
@@ -196,9 +196,9 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
     for (int k = 0; k < kKeys; ++k) {
       const uint32_t place = memory.counters[(key[k] == ~0u ? n_parts : key[k] >> kBits) * 32 + lane] + rank[k];
       const uint32_t permuted = permute_vector(place / kVectorKeys) * kVectorKeys + place % kVectorKeys;
-      const uint32_t to = permuted < kOutside ? permuted : kOutside;
-      reinterpret_cast<uint16_t*>(memory.sorted)[to] = static_cast<uint16_t>(key[k] & ((1u << kBits) - 1));
-      if constexpr (kWeights) reinterpret_cast<float*>(memory.sorted_weights)[to] = weight[k];
+      if (permuted >= kOutside) continue;
+      reinterpret_cast<uint16_t*>(memory.sorted)[permuted] = static_cast<uint16_t>(key[k] & ((1u << kBits) - 1));
+      if constexpr (kWeights) reinterpret_cast<float*>(memory.sorted_weights)[permuted] = weight[k];
     }
     if (warp == 0) {
 #pragma unroll

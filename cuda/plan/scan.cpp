@@ -175,13 +175,17 @@ bool has_whole_vectors(const Plan& plan, int64_t item) {
          p.writes && !p.initial.data && !p.reset.data && !p.final_state.data && !p.gamma.data;
 }
 
-// Vectors of a tile of such lines, two a lane; a power of two.
-int32_t block_tile(int64_t lines, int n_processors) {
+// Whether blocks iterate over the tiles of such lines, where they are longer. With gates other dtypes are slower so.
+bool can_walk(const Plan& plan, int64_t item) { return has_whole_vectors(plan, item) && (!plan.gated || item == 4); }
+
+// Vectors of a tile of these, two a lane; a power of two.
+int32_t walked_vectors(const Plan& plan, int n_processors) {
   using Tuning = BlockTuning;
-  int warps = Tuning::kMostWarps;
-  while (warps > Tuning::kLeastWarps && lines * warps > int64_t(n_processors) * Tuning::kWalkResident * Tuning::kMostWarps)
-    warps /= 2;
-  return warps * 32 * 2;
+  const int64_t lines = plan.problem.lines, most = Tuning::kMostWarps[plan.gated];
+  int64_t warps = most, at_once = int64_t(n_processors) * Tuning::kWalkResident[plan.gated];
+  for (; warps > Tuning::kLeastWarps && lines > at_once; warps /= 2) at_once *= 2;
+  if (lines > at_once && 2 * lines < 3 * at_once) warps *= 2;   // few blocks would remain after all others
+  return static_cast<int32_t>(warps * 32 * 2);
 }
 
 // Whether these are so short that each lane has a vector or two; and how the lanes of a block share them.
@@ -189,9 +193,10 @@ bool is_block_lines(Plan& plan, int n_processors, int64_t item) {
   using Tuning = BlockTuning;
   const Problem& p = plan.problem;
   if (!has_whole_vectors(plan, item)) return false;
-  const bool gated_double = plan.gated && item == 8, is_large = p.lines * p.length * item > Tuning::kBytes;
+  const bool gated_double = plan.gated && item == 8, are_many = p.lines >= int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
+  const bool is_large = item == 4 ? are_many : p.lines * p.length * item > Tuning::kBytes;
   const int64_t vectors = p.length * item / 16;
-  const int64_t most = !plan.gated ? block_tile(p.lines, n_processors)
+  const int64_t most = !plan.gated ? walked_vectors(plan, n_processors)
                        : is_large  ? Tuning::kGatedVectors[gated_double]
                                    : 2 * Tuning::kPairThreads;
   if (vectors > most) return false;
@@ -304,7 +309,8 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const int64_t most_bytes = plan.typed && plan.gated ? ClusterTuning::kBytes[item / 4] : 0;
   const bool is_short = plan.gated ? p.lines * p.length * item <= most_bytes
                                    : few && p.length + vec - 1 > 2 * SplitTuning::kWarps * warp_tile;
-  const bool many_short = is_short && held_tiles >= ClusterTuning::kLeastWarps && same_phase(p, outer, plan.gated);
+  const bool walks = !few && can_walk(plan, item);
+  const bool many_short = is_short && !walks && held_tiles >= ClusterTuning::kLeastWarps && same_phase(p, outer, plan.gated);
   const int64_t cluster_blocks = few_long ? machine.cluster_blocks : 1;
   const int64_t held_warps = (held_tiles + cluster_blocks - 1) / cluster_blocks;
   if (plan.typed && !p.reset.data && (few_long || many_short) && held_warps <= ClusterTuning::kWarps) {
@@ -337,10 +343,10 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
-  if (!split && !plan.gated && has_whole_vectors(plan, item)) {
+  if (walks && !split) {
     plan.regime = kBlockLines;
     plan.each = 2;
-    plan.tile = block_tile(p.lines, n_processors) * vec;
+    plan.tile = walked_vectors(plan, n_processors) * vec;
     plan.width = static_cast<int32_t>(plan.tile / (plan.each * vec));
     plan.tiles = (p.length + plan.tile - 1) / plan.tile;
     return;

@@ -34,13 +34,12 @@ struct BlockTuning {
   static constexpr int kThreads = 256, kResident = 6;
   static constexpr int kPairThreads = 512, kPairResident[2] = {3, 2};
   static constexpr int kGroupThreads = 128;   // of a block where lines take at most a warp
-  // Vectors of a line with gates at most, by [float64], where x has more than kBytes. Longer lines of these are faster by
-  // blocks that prefetch.
+  // Vectors of a line with gates at most, by [float64], where there are many lines of float32, or more than kBytes of others.
   static constexpr int64_t kGatedVectors[2] = {512, 128}, kBytes = 8 << 20;
   static constexpr int kDoubleVectors = 256;  // of a line of float64 with gates, up to which a lane has one
-  // Warps of a block that iterates over the tiles of a line, at least and at most: as many as are resident if each line
-  // has a block, on kWalkResident blocks of kMostWarps a processor.
-  static constexpr int kLeastWarps = 4, kMostWarps = 16, kWalkResident = 2;
+  // Warps of a block that iterates over the tiles of a line, at least, and by [gated] at most; so many of the latter blocks a
+  // processor, which bounds the registers, and the warps that are resident then.
+  static constexpr int kLeastWarps = 4, kMostWarps[2] = {16, 8}, kWalkResident[2] = {2, 3};
 };
 
 // Lines of at most as many elements as a cluster, or one block, holds in registers.

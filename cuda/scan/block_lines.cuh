@@ -173,6 +173,13 @@ __device__ __noinline__ double scan_block_again(const Problem& p, int64_t row, i
   return after;
 }
 
+// Whether the states s before a warp's lanes are right, those that are not finite too; from `state` before the first one.
+__device__ inline bool are_right(double s, double a, double state, int lane, int earlier) {
+  if (__all_sync(0xffffffffu, is_finite(s))) return true;
+  a = shuffle(a, earlier);
+  return !__any_sync(0xffffffffu, lane && !is_finite(s) && !is_right(a, state, s));
+}
+
 // width: the lanes of a line, a power of two; or more than 32: a line in each block.
 template <class T, bool kReverse, bool kGated, int kVectors, int kThreads, int kResident>
 __global__ void __launch_bounds__(kThreads, kResident) scan_block_lines(const __grid_constant__ Problem p, int width) {
@@ -216,25 +223,23 @@ __global__ void __launch_bounds__(kThreads, kResident) scan_block_lines(const __
   const int earlier = Scan::earlier(lane);
   double s = shuffle(advance(step.a, state, step.b), earlier);   // before the lane's run
   if (lane == 0) s = state;
-  if (!keeps && !__all_sync(0xffffffffu, is_finite(s))) {
-    const double a = shuffle(step.a, earlier);
-    if (__any_sync(0xffffffffu, lane && !is_finite(s) && !is_right(a, state, s)))
-      return scan_lanes_again<T, kReverse, kGated, kVectors>(p, has_line ? row : 0, first + lane * Run::kElements, state, lane,
-                                                             group, has_line);
-  }
+  if (!keeps && !are_right(s, step.a, state, lane, earlier))
+    return scan_lanes_again<T, kReverse, kGated, kVectors>(p, has_line ? row : 0, first + lane * Run::kElements, state, lane,
+                                                           group, has_line);
   own.walk(gamma, convert<Local>(s));
   own.store(p, row, position, has_line);
 }
 
-// Sums of longer lines: a block iterates over the tiles of one, two vectors a lane, while the next tile is on its way.
-template <class T, bool kReverse>
-__global__ void __launch_bounds__(BlockTuning::kMostWarps * 32, BlockTuning::kWalkResident)
+// Longer lines: a block iterates over the tiles of one, two vectors a lane, while the next tile is on its way.
+template <class T, bool kReverse, bool kGated>
+__global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTuning::kWalkResident[kGated])
     scan_walked_lines(const __grid_constant__ Problem p) {
-  using Run = BlockRun<T, kReverse, false, 2>;
+  using Run = BlockRun<T, kReverse, kGated, 2>;
   using Local = typename Run::Local;
-  using Scan = RunScan<false, true>;
-  constexpr int kWarps = BlockTuning::kMostWarps, kWarpTile = 32 * Run::kElements;
-  __shared__ double of_warps[2][kWarps];   // taken in turn: a warp may write the next tile's while another reads this one's
+  using Scan = RunScan<kGated, true>;
+  constexpr int kWarps = BlockTuning::kMostWarps[kGated], kWarpTile = 32 * Run::kElements;
+  // Taken in turn: a warp may write the next tile's while another reads this one's.
+  __shared__ Step<double> of_warps[2][kWarps];
   __shared__ ExtendedStep extended[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, earlier = Scan::earlier(lane);
   const int n_warps = blockDim.x / 32, tile = n_warps * kWarpTile;
@@ -243,8 +248,7 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps * 32, BlockTuning::kWa
   next.fetch(p, row, warp * kWarpTile + lane * Run::kPer, true);
   const Local gamma = convert<Local>(p.gamma_re);
   const typename Scan::Powers powers(p.gamma_re, Run::kElements, lane / Scan::kApart);
-  const double of_warp = product(powers.of_group, powers.of_group);
-  const bool keeps = is_normal(power(of_warp, n_warps));
+  const bool keeps = !kGated && is_normal(power(powers.of_group, Scan::kApart * n_warps));
   double state = -0.0;
   int turn = 0;
   for (int begin = 0; begin < p.length; begin += tile, turn ^= 1) {
@@ -253,28 +257,26 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps * 32, BlockTuning::kWa
     next.fetch(p, row, position + tile, true);
     own.take();
     const Step<double> step = Scan::until(own.step(gamma), powers, lane, 32);
-    if (lane == 31) of_warps[turn][warp] = step.b;
+    if (lane == 31) of_warps[turn][warp] = step;
     __syncthreads();
     double before = state, after = state;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       if (w == n_warps) break;
       if (w == warp) before = after;
-      after = advance(of_warp, after, of_warps[turn][w]);
+      after = advance(of_warps[turn][w].a, after, of_warps[turn][w].b);
     }
-    // A state that is not finite stays so. Those before lanes are right where those between warps are: the products of lanes
-    // are ordinary numbers if that of a warp is, and what a lane makes infinite or NaN its warp does not end.
-    if (!keeps && !is_finite(after)) {
+    if (!keeps && !is_finite(after)) {             // as it stays once it is so
       bool right = true;
       double until = state;
 #pragma unroll 1
       for (int w = 0; w < n_warps; ++w) {
-        const double earlier_state = until;
-        until = advance(of_warp, until, of_warps[turn][w]);
-        right = right && (is_finite(until) || is_right(of_warp, earlier_state, until));
+        const double earlier_state = until, a = of_warps[turn][w].a;
+        until = advance(a, until, of_warps[turn][w].b);
+        right = right && (is_finite(until) || is_right(a, earlier_state, until));
       }
       if (!right) {
-        state = scan_block_again<T, kReverse, false, 2>(p, row, first + lane * Run::kElements, extended, state);
+        state = scan_block_again<T, kReverse, kGated, 2>(p, row, first + lane * Run::kElements, extended, state);
         next.fetch(p, row, position + tile, true);   // instead of keeping it
         continue;
       }
@@ -282,6 +284,12 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps * 32, BlockTuning::kWa
     state = after;
     double s = shuffle(advance(step.a, before, step.b), earlier);   // before the lane's run
     if (lane == 0) s = before;
+    // Without gates: the powers of gamma up to lanes are ordinary numbers if that of a warp is.
+    if (kGated && !are_right(s, step.a, before, lane, earlier)) {
+      scan_lanes_again<T, kReverse, kGated, 2>(p, row, first + lane * Run::kElements, before, lane, 32, true);
+      next.fetch(p, row, position + tile, true);
+      continue;
+    }
     own.walk(gamma, convert<Local>(s));
     own.store(p, row, position, true);
   }

@@ -53,9 +53,9 @@ cudaError_t launch_block_lines(const Plan& plan, cudaStream_t stream) {
   using Tuning = BlockTuning;
   const int threads = plan.width > 32 ? plan.width : Tuning::kGroupThreads;
   const int64_t blocks = (plan.problem.lines * plan.width + threads - 1) / threads;
-  if constexpr (!kGated)
+  if constexpr (!kGated || sizeof(T) == 4)
     if (plan.tiles > 1) {
-      scan_walked_lines<T, kReverse><<<blocks, threads, 0, stream>>>(plan.problem);
+      scan_walked_lines<T, kReverse, kGated><<<blocks, threads, 0, stream>>>(plan.problem);
       return cudaGetLastError();
     }
   if (plan.each > 1)

@@ -60,9 +60,11 @@ def few_processors(compiled):
 @pytest.mark.usefixtures("few_processors")
 @pytest.mark.parametrize("vectors", WALKED)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-def test_sums_of_longer_lines(vectors, dtype):
-    x, _ = lines(vectors, dtype, 17)
+def test_longer_lines(vectors, dtype):
+    x, gates = lines(vectors, dtype, 17)
     for reverse in (False, True):
+        if dtype == np.float32:
+            check_lines(x, gates, reverse=reverse)
         for gamma in (None, 0.9, -1.01):
             check_lines(x, gamma=gamma, reverse=reverse)
     expected, _ = scan(x, None, axis=1, has_final=False)
@@ -70,14 +72,26 @@ def test_sums_of_longer_lines(vectors, dtype):
 
 
 @pytest.mark.usefixtures("few_processors")
-@pytest.mark.parametrize("kind", KINDS[:3], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("dtype", DTYPES[1:3], ids=lambda dtype: dtype.name)
 def test_states_of_longer_lines_that_are_not_finite(dtype, kind):
-    x, gates = lines(1100, dtype, 17)
     for reverse in (False, True):
-        kind(np.flip(x, -1) if reverse else x, gates)
+        x, gates = lines(1100, dtype, 17)
+        gates = np.abs(gates).astype(dtype)
+        kind(np.flip(x, -1) if reverse else x, np.flip(gates, -1) if reverse else gates)
+        if dtype == np.float32:
+            check_lines(x, gates, reverse=reverse)
         for gamma in (0.9, 0.01, -0.01, 3.0 if dtype.itemsize == 4 else 1.01):
             check_lines(x, gamma=gamma, reverse=reverse)
+
+
+@pytest.mark.usefixtures("few_processors")
+def test_products_that_overflow_for_some_lanes_of_a_warp_alone():
+    x, gates = lines(1100, np.dtype(np.float32), 17)
+    x[:, :1100] = 0
+    gates[:, 1072:1104] = 1e-25  # four runs of 8, of which neighbours are combined two by two
+    gates[:, 1080:1096] = 1e25
+    check_lines(x, gates)
 
 
 def test_results_in_the_place_of_an_input():
@@ -117,7 +131,7 @@ def test_a_first_gate_is_not_used():
     [
         ((5, 514), np.float32, False, False),  # not whole vectors
         ((5, 512), np.float32, False, True),
-        ((9000, 4100), np.float32, True, False),  # more than two vectors a thread
+        ((9000, 8200), np.float16, True, False),  # more than two vectors a thread
         ((9000, 4102), np.float32, False, False),
         ((9000, 258), np.float64, True, False),
     ],

@@ -78,12 +78,12 @@ void run_block(Call c) {
 template <class T, bool kReverse, bool kGated>
 void run_vectors(Vectors c) {
     using Tuning = BlockTuning;
-    if (!kGated && c.tiles > 1)
-        scan_walked_lines<T, kReverse>(c.p);
+    if (c.tiles > 1)
+        scan_walked_lines<T, kReverse, kGated>(c.p);
     else if (c.vectors > 1)
-        scan_block_lines<T, kReverse, kGated, 2, Tuning::kPairThreads, Tuning::kPairResident[kGated]>(c.p, c.width);
+        scan_block_lines<T, kReverse, kGated, 2, Tuning::kPairThreads, 2>(c.p, c.width);
     else
-        scan_block_lines<T, kReverse, kGated, 1, Tuning::kThreads, Tuning::kResident>(c.p, c.width);
+        scan_block_lines<T, kReverse, kGated, 1, Tuning::kThreads, 6>(c.p, c.width);
 }
 template <class T>
 void launch_vectors(const Plan& plan) {
@@ -91,7 +91,8 @@ void launch_vectors(const Plan& plan) {
     const auto kernel = plan.reverse ? plan.gated ? run_vectors<T, true, true> : run_vectors<T, true, false>
                                      : plan.gated ? run_vectors<T, false, true> : run_vectors<T, false, false>;
     const unsigned n_blocks = (plan.problem.lines * plan.width + threads - 1) / threads;
-    fibers::Launch<Vectors>::run(kernel, {plan.problem, plan.width, plan.each, int(plan.tiles)}, n_blocks, threads, 2);
+    const Vectors call = {plan.problem, plan.width, plan.each, int(plan.tiles)};
+    fibers::Launch<Vectors>::run(kernel, call, n_blocks, threads, 2);
 }
 template <class T>
 void launch(const Plan& plan) {
