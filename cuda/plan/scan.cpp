@@ -175,8 +175,12 @@ bool has_whole_vectors(const Plan& plan, int64_t item) {
          p.writes && !p.initial.data && !p.reset.data && !p.final_state.data && !p.gamma.data;
 }
 
-// Whether blocks iterate over the tiles of such lines, where they are longer. With gates other dtypes are slower so.
-bool can_walk(const Plan& plan, int64_t item) { return has_whole_vectors(plan, item) && (!plan.gated || item == 4); }
+// Whether blocks iterate over the tiles of such lines, where they are longer. With gates others are faster as kLines.
+bool can_walk(const Plan& plan, int64_t item) {
+  const Problem& p = plan.problem;
+  return has_whole_vectors(plan, item) &&
+         (!plan.gated || (item == 4 && p.lines * p.length * item <= BlockTuning::kGatedBytes));
+}
 
 // Vectors of a tile of these, two a lane; a power of two.
 int32_t walked_vectors(const Plan& plan, int n_processors) {
@@ -193,12 +197,13 @@ bool is_block_lines(Plan& plan, int n_processors, int64_t item) {
   using Tuning = BlockTuning;
   const Problem& p = plan.problem;
   if (!has_whole_vectors(plan, item)) return false;
-  const bool gated_double = plan.gated && item == 8, are_many = p.lines >= int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
-  const bool is_large = item == 4 ? are_many : p.lines * p.length * item > Tuning::kBytes;
+  const bool gated_double = plan.gated && item == 8;
+  const bool is_large = item == 4 ? p.lines >= int64_t(SplitTuning::kLinesPerProcessor) * n_processors
+                                  : p.lines * p.length * item > Tuning::kBytes;
   const int64_t vectors = p.length * item / 16;
   const int64_t most = !plan.gated ? walked_vectors(plan, n_processors)
                        : is_large  ? Tuning::kGatedVectors[gated_double]
-                                   : 2 * Tuning::kPairThreads;
+                                   : 2 * Tuning::kThreads[1];
   if (vectors > most) return false;
   plan.each = vectors > (gated_double ? Tuning::kDoubleVectors : 32) ? 2 : 1;
   const int32_t lanes = static_cast<int32_t>((vectors + plan.each - 1) / plan.each);

@@ -1,6 +1,8 @@
-// Lines of whole vectors that have nothing of their own but elements: a line in each block of threads, or in each group of 1
-// to 32 lanes, and two vectors a lane where a warp has more than one for each. There are no tiles, ends or copies to shared memory, since short or few
-// lines are limited by the fetch of instructions and by the latency of shuffles.
+// Lines of whole vectors that have nothing of their own but elements: a line in each block of threads, or in each group of
+// 1 to 32 lanes, and two vectors a lane where a warp has more than one for each. There are no ends or copies to shared
+// memory, since short or few lines are limited by the fetch of instructions and by the latency of shuffles.
+//
+// scan_block_lines: all of a line at once. scan_walked_lines: longer ones, tile after tile.
 //
 // Bytes an element: x, and gates, are read once, out is written once. Other lines: scan/cluster_lines.cuh, scan/lines.cuh.
 #pragma once
@@ -27,6 +29,21 @@ union LaneVectors {
   }
 };
 
+// What all lanes look at, side by side: a block waits for parameters in each other place of constant memory. The Problem is
+// for states that are not finite.
+struct BlockLines {
+  struct Array {
+    char* data;                      // the first element in scan order
+    int64_t stride;                  // bytes from line to line
+  } x, gates, out;
+  double gamma;
+  int32_t lines, length;
+
+  explicit BlockLines(const Problem& p)
+      : x{p.x.data, p.x.strides[0]}, gates{p.gates.data, p.gates.strides[0]}, out{p.out.data, p.out.strides[0]},
+        gamma(p.gamma_re), lines(static_cast<int32_t>(p.lines)), length(static_cast<int32_t>(p.length)) {}
+};
+
 template <class T, bool kReverse, bool kGated, int kVectors>
 struct BlockRun {
   using Line = Contiguous<T, kReverse>;
@@ -36,12 +53,12 @@ struct BlockRun {
 
   static __device__ int place(int i) { return kReverse ? i / kPer * kPer + kPer - 1 - i % kPer : i; }
   // The address of the vector with times t, t + 1, ... There is at most one batch axis, so nothing is divided.
-  static __device__ uint4* at(const View& view, int64_t row, int t) {
-    return reinterpret_cast<uint4*>(view.data + row * view.strides[0] +
+  static __device__ uint4* at(const BlockLines::Array& array, int64_t row, int t) {
+    return reinterpret_cast<uint4*>(array.data + row * array.stride +
                                     (kReverse ? -(t + kPer - 1) : t) * static_cast<int>(sizeof(T)));
   }
   // From time t on, and in the second half of what the warp has. Elements outside change no state.
-  __device__ void fetch(const Problem& p, int64_t row, int t, bool has_line) {
+  __device__ void fetch(const BlockLines& all, int64_t row, int t, bool has_line) {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       x.part[i] = from_double<T>(-0.0);
@@ -50,9 +67,9 @@ struct BlockRun {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int time = t + v * 32 * kPer;
-      if (!has_line || time >= p.length) continue;
-      x.word[v] = __ldcs(at(p.x, row, time));
-      if (kGated) gates.word[v] = __ldcs(at(p.gates, row, time));
+      if (!has_line || time >= all.length) continue;
+      x.word[v] = __ldcs(at(all.x, row, time));
+      if (kGated) gates.word[v] = __ldcs(at(all.gates, row, time));
     }
     if (kGated && t == 0) gates.part[place(0)] = from_double<T>(1.0);   // is not used
   }
@@ -63,12 +80,12 @@ struct BlockRun {
       if (kGated) gates.exchange(threadIdx.x & 1);
     }
   }
-  __device__ void store(const Problem& p, int64_t row, int t, bool has_line) {
+  __device__ void store(const BlockLines& all, int64_t row, int t, bool has_line) {
     if constexpr (kVectors > 1) x.exchange(threadIdx.x & 1);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int time = t + v * 32 * kPer;
-      if (has_line && time < p.length) __stcs(at(p.out, row, time), x.word[v]);
+      if (has_line && time < all.length) __stcs(at(all.out, row, time), x.word[v]);
     }
   }
   __device__ Local value(int i) const { return Line::value(x.part[place(i)]); }
@@ -180,30 +197,37 @@ __device__ inline bool are_right(double s, double a, double state, int lane, int
   return !__any_sync(0xffffffffu, lane && !is_finite(s) && !is_right(a, state, s));
 }
 
-// width: the lanes of a line, a power of two; or more than 32: a line in each block.
-template <class T, bool kReverse, bool kGated, int kVectors, int kThreads, int kResident>
-__global__ void __launch_bounds__(kThreads, kResident) scan_block_lines(const __grid_constant__ Problem p, int width) {
+// Threads of a block, at most, and blocks of so many a processor, which bounds the registers.
+template <bool kGated, int kVectors, bool kBlock>
+struct BlockShape {
+  static constexpr int kThreads = kBlock ? BlockTuning::kThreads[kVectors - 1] : BlockTuning::kGroupThreads;
+  static constexpr int kResident = BlockTuning::kResidentThreads[kGated && kVectors > 1] / kThreads;
+};
+
+// kBlock: a line in each block; else in each group of `width` lanes, a power of two.
+template <class T, bool kReverse, bool kGated, int kVectors, bool kBlock, class Shape = BlockShape<kGated, kVectors, kBlock>>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kResident)
+    scan_block_lines(const __grid_constant__ BlockLines all, int width, const __grid_constant__ Problem p) {
   using Run = BlockRun<T, kReverse, kGated, kVectors>;
   using Local = typename Run::Local;
   using Scan = RunScan<kGated, (kVectors > 1)>;
+  constexpr int kThreads = Shape::kThreads;
   __shared__ Step<double> of_warps[kThreads / 32];
   __shared__ ExtendedStep extended[kThreads / 32];
-  const bool is_block = width > 32;
-  const int group = kVectors > 1 ? 32 : min(width, 32), lane = threadIdx.x & (group - 1), log2_width = 31 - __clz(group);
-  const int64_t row =
-      is_block ? blockIdx.x : int64_t(blockIdx.x) * (blockDim.x >> log2_width) + (threadIdx.x >> log2_width);
-  const int warp = threadIdx.x / 32, first = is_block ? warp * 32 * Run::kElements : 0, position = first + lane * Run::kPer;
-  const bool has_line = row < p.lines;
+  const int group = kBlock || kVectors > 1 ? 32 : width, lane = threadIdx.x & (group - 1), log2_width = 31 - __clz(group);
+  const int64_t row = kBlock ? blockIdx.x : int64_t(blockIdx.x) * (blockDim.x >> log2_width) + (threadIdx.x >> log2_width);
+  const int warp = threadIdx.x / 32, first = kBlock ? warp * 32 * Run::kElements : 0, position = first + lane * Run::kPer;
+  const bool has_line = row < all.lines;
   Run own;
-  own.fetch(p, row, position, has_line);
+  own.fetch(all, row, position, has_line);
   own.take();
   // While the elements are on their way.
-  const Local gamma = convert<Local>(p.gamma_re);
-  const typename Scan::Powers powers(p.gamma_re, Run::kElements, lane / Scan::kApart);
+  const Local gamma = convert<Local>(all.gamma);
+  const typename Scan::Powers powers(all.gamma, Run::kElements, lane / Scan::kApart);
   const bool keeps = !kGated && is_normal(power(powers.of_group, Scan::kApart * (kThreads / 32)));
   const Step<double> step = Scan::until(own.step(gamma), powers, lane, group);
   double state = -0.0;
-  if (is_block) {
+  if constexpr (kBlock) {
     const int n_warps = blockDim.x / 32;
     if (lane == 31) of_warps[warp] = step;
     __syncthreads();
@@ -227,13 +251,13 @@ __global__ void __launch_bounds__(kThreads, kResident) scan_block_lines(const __
     return scan_lanes_again<T, kReverse, kGated, kVectors>(p, has_line ? row : 0, first + lane * Run::kElements, state, lane,
                                                            group, has_line);
   own.walk(gamma, convert<Local>(s));
-  own.store(p, row, position, has_line);
+  own.store(all, row, position, has_line);
 }
 
 // Longer lines: a block iterates over the tiles of one, two vectors a lane, while the next tile is on its way.
 template <class T, bool kReverse, bool kGated>
 __global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTuning::kWalkResident[kGated])
-    scan_walked_lines(const __grid_constant__ Problem p) {
+    scan_walked_lines(const __grid_constant__ BlockLines all, const __grid_constant__ Problem p) {
   using Run = BlockRun<T, kReverse, kGated, 2>;
   using Local = typename Run::Local;
   using Scan = RunScan<kGated, true>;
@@ -245,16 +269,16 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTun
   const int n_warps = blockDim.x / 32, tile = n_warps * kWarpTile;
   const int64_t row = blockIdx.x;
   Run next;
-  next.fetch(p, row, warp * kWarpTile + lane * Run::kPer, true);
-  const Local gamma = convert<Local>(p.gamma_re);
-  const typename Scan::Powers powers(p.gamma_re, Run::kElements, lane / Scan::kApart);
+  next.fetch(all, row, warp * kWarpTile + lane * Run::kPer, true);
+  const Local gamma = convert<Local>(all.gamma);
+  const typename Scan::Powers powers(all.gamma, Run::kElements, lane / Scan::kApart);
   const bool keeps = !kGated && is_normal(power(powers.of_group, Scan::kApart * n_warps));
   double state = -0.0;
   int turn = 0;
-  for (int begin = 0; begin < p.length; begin += tile, turn ^= 1) {
+  for (int begin = 0; begin < all.length; begin += tile, turn ^= 1) {
     const int first = begin + warp * kWarpTile, position = first + lane * Run::kPer;
     Run own = next;
-    next.fetch(p, row, position + tile, true);
+    next.fetch(all, row, position + tile, true);
     own.take();
     const Step<double> step = Scan::until(own.step(gamma), powers, lane, 32);
     if (lane == 31) of_warps[turn][warp] = step;
@@ -277,7 +301,7 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTun
       }
       if (!right) {
         state = scan_block_again<T, kReverse, kGated, 2>(p, row, first + lane * Run::kElements, extended, state);
-        next.fetch(p, row, position + tile, true);   // instead of keeping it
+        next.fetch(all, row, position + tile, true);   // instead of keeping it
         continue;
       }
     }
@@ -287,11 +311,11 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTun
     // Without gates: the powers of gamma up to lanes are ordinary numbers if that of a warp is.
     if (kGated && !are_right(s, step.a, before, lane, earlier)) {
       scan_lanes_again<T, kReverse, kGated, 2>(p, row, first + lane * Run::kElements, before, lane, 32, true);
-      next.fetch(p, row, position + tile, true);
+      next.fetch(all, row, position + tile, true);
       continue;
     }
     own.walk(gamma, convert<Local>(s));
-    own.store(p, row, position, true);
+    own.store(all, row, position, true);
   }
 }
 

@@ -50,20 +50,22 @@ cudaError_t launch_short_lines(const Plan& plan, cudaStream_t stream, int n_proc
 
 template <class T, bool kReverse, bool kGated>
 cudaError_t launch_block_lines(const Plan& plan, cudaStream_t stream) {
-  using Tuning = BlockTuning;
-  const int threads = plan.width > 32 ? plan.width : Tuning::kGroupThreads;
-  const int64_t blocks = (plan.problem.lines * plan.width + threads - 1) / threads;
-  if constexpr (!kGated || sizeof(T) == 4)
-    if (plan.tiles > 1) {
-      scan_walked_lines<T, kReverse, kGated><<<blocks, threads, 0, stream>>>(plan.problem);
-      return cudaGetLastError();
-    }
-  if (plan.each > 1)
-    scan_block_lines<T, kReverse, kGated, 2, Tuning::kPairThreads, Tuning::kPairResident[kGated]>
-        <<<blocks, threads, 0, stream>>>(plan.problem, plan.width);
-  else
-    scan_block_lines<T, kReverse, kGated, 1, Tuning::kThreads, Tuning::kResident>
-        <<<blocks, threads, 0, stream>>>(plan.problem, plan.width);
+  const Problem& p = plan.problem;
+  const BlockLines all(p);
+  const bool is_block = plan.width > 32;
+  const int threads = is_block ? plan.width : BlockTuning::kGroupThreads;
+  const int64_t blocks = (p.lines * plan.width + threads - 1) / threads;
+  constexpr bool kWalks = !kGated || sizeof(T) == 4, kSingle = kGated && sizeof(T) == 8;
+  if (kWalks && plan.tiles > 1) {
+    if constexpr (kWalks) scan_walked_lines<T, kReverse, kGated><<<blocks, threads, 0, stream>>>(all, p);
+  } else if (plan.each > 1) {
+    if (is_block) scan_block_lines<T, kReverse, kGated, 2, true><<<blocks, threads, 0, stream>>>(all, plan.width, p);
+    else scan_block_lines<T, kReverse, kGated, 2, false><<<blocks, threads, 0, stream>>>(all, plan.width, p);
+  } else if (kSingle && is_block) {
+    if constexpr (kSingle) scan_block_lines<T, kReverse, kGated, 1, true><<<blocks, threads, 0, stream>>>(all, plan.width, p);
+  } else {
+    scan_block_lines<T, kReverse, kGated, 1, false><<<blocks, threads, 0, stream>>>(all, plan.width, p);
+  }
   return cudaGetLastError();
 }
 

@@ -11,9 +11,9 @@ A block that waits for others needs them to run at the same time, under a tool, 
 block that may not have started: tiles with look-back are taken in the order in which blocks start, and persistent
 scans are launched cooperatively, with one block a processor.
 
-racecheck and synccheck (2025.3) report correct kernels whose warps meet at different named barriers: such a kernel
-is the group "named barriers". What they report of the persistent scans, which synchronise in this way, is in the
-table and no error of the run as long as they report that kernel too.
+synccheck (2025.3) reports correct kernels whose warps meet at different named barriers: such a kernel is the group
+"named barriers". What a tool reports of the persistent scans, which synchronise in this way, is in the table and
+no error of the run as long as it reports that kernel too. cuda/README.md says what racecheck reports of them.
 """
 
 import argparse

@@ -151,7 +151,7 @@ def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=
         ((512, 4096), -1, "block lines", 512),
         ((512, 2046), -1, "cluster lines", 512),
         ((512, 4097), -1, "lines", 512),
-        ((12288, 4096), -1, "block lines", 12288),
+        ((12288, 4096), -1, "lines", 12288),
         ((512, 4100), -1, "block lines", 512),
         ((8, 2048, 1536), 1, "columns", 12288),
         ((16, 16384, 128), 1, "split columns", 2048),

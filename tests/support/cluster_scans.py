@@ -77,13 +77,13 @@ void run_block(Call c) {
 }
 template <class T, bool kReverse, bool kGated>
 void run_vectors(Vectors c) {
-    using Tuning = BlockTuning;
-    if (c.tiles > 1)
-        scan_walked_lines<T, kReverse, kGated>(c.p);
-    else if (c.vectors > 1)
-        scan_block_lines<T, kReverse, kGated, 2, Tuning::kPairThreads, 2>(c.p, c.width);
-    else
-        scan_block_lines<T, kReverse, kGated, 1, Tuning::kThreads, 6>(c.p, c.width);
+    const BlockLines all(c.p);
+    const bool is_block = c.width > 32;
+    if (c.tiles > 1) scan_walked_lines<T, kReverse, kGated>(all, c.p);
+    else if (c.vectors > 1 && is_block) scan_block_lines<T, kReverse, kGated, 2, true>(all, c.width, c.p);
+    else if (c.vectors > 1) scan_block_lines<T, kReverse, kGated, 2, false>(all, c.width, c.p);
+    else if (is_block) scan_block_lines<T, kReverse, kGated, 1, true>(all, c.width, c.p);
+    else scan_block_lines<T, kReverse, kGated, 1, false>(all, c.width, c.p);
 }
 template <class T>
 void launch_vectors(const Plan& plan) {

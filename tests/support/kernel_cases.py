@@ -348,64 +348,67 @@ def _check_program(inputs, outputs, shapes, dtype=np.float32):
 
 _NAMED_BARRIERS = """
 struct Call { unsigned long long *data, n; };
+constexpr int kWarps = 16, kThreads = kWarps * 32;
 template <int kThreads> __device__ void meet(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 template <int kThreads> __device__ void arrive(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
-// Two warps scan, the third gives them a state each round, the fourth what they read three rounds later, and the total of
-// what they have arrived with.
+// All warps but two scan. The first of these gives them a state each round, the other one what they read three
+// rounds later, and the total of what they have arrived with.
 extern "C" __global__ void rounds(const Call call) {
-  __shared__ int states[2], steps[2][2], lines[4], totals[2];
+  __shared__ int states[2], steps[2][kWarps], lines[4], totals[2];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = call.n;
   if (threadIdx.x < 3) lines[threadIdx.x] = threadIdx.x;
   __syncthreads();
-  if (warp >= 2) {
+  if (warp >= kWarps) {
     const auto combine = [&](int r) {
-      meet<96>(3);
-      if (lane == 0) totals[r % 2] = steps[r % 2][0] + steps[r % 2][1];
-    };
-    if (warp == 3) combine(0);
-    meet<128>(2);
-    for (int r = 0; r < n; ++r) {
-      if (lane == 0) (warp == 2 ? states[r % 2] : lines[(r + 3) % 4]) = warp == 2 ? r : r + 3;
+      meet<kThreads + 32>(3);
+      if (lane == 0) totals[r % 2] = 0;
       __syncwarp();
-      if (warp == 3 && r + 1 < n) combine(r + 1);
-      meet<128>(2);
+      if (lane < kWarps) atomicAdd(&totals[r % 2], steps[r % 2][lane]);
+    };
+    if (warp == kWarps + 1) combine(0);
+    meet<kThreads + 64>(2);
+    for (int r = 0; r < n; ++r) {
+      if (lane == 0) (warp == kWarps ? states[r % 2] : lines[(r + 3) % 4]) = warp == kWarps ? r : r + 3;
+      __syncwarp();
+      if (warp > kWarps && r + 1 < n) combine(r + 1);
+      meet<kThreads + 64>(2);
     }
     return;
   }
   int sum = 0;
   const auto reduce = [&](int r) {
     if (lane == 0) steps[r % 2][warp] = lines[r % 4];
-    arrive<96>(3);
-    meet<64>(1);
-    sum += steps[r % 2][1 - warp];
+    meet<kThreads>(1);
+    sum += steps[r % 2][kWarps - 1 - warp];
+    arrive<kThreads + 32>(3);
   };
   reduce(0);
-  meet<128>(2);
+  meet<kThreads + 64>(2);
   for (int r = 0; r < n; ++r) {
     if (r + 1 < n) reduce(r + 1);
     sum += lines[r % 4];
-    const int total = totals[r % 2];
-    meet<128>(2);
-    sum += states[r % 2] + total;
+    meet<kThreads + 64>(2);
+    sum += states[r % 2] + totals[r % 2];   // which is written again when this warp has arrived once more
   }
-  call.data[threadIdx.x] = sum;
+  call.data[blockIdx.x * kThreads + threadIdx.x] = sum;
 }
 """
 
 
 def check_named_barriers():
     """Barriers as persistent scans have them: what tools report of this kernel, they report of those scans."""
-    gpu, n, rounds = driver.device(0), 64, 16
+    gpu, blocks, warps, rounds = driver.device(0), 32, 16, 64
     function = gpu.load(nvrtc.fetch_or_compile(_NAMED_BARRIERS, (), gpu.capability)).function("rounds")
     with contextlib.closing(DeviceMemory(0)) as memory:
-        on_device, sums = memory.empty((n,), np.dtype(np.uint64)), np.empty(n, np.uint64)
-        function.launch(1, 2 * n, 0, (ctypes.c_uint64 * 2)(on_device.pointer, rounds))
+        sums = np.empty(blocks * warps * 32, np.uint64)
+        on_device = memory.empty(sums.shape, sums.dtype)
+        function.launch(blocks, (warps + 2) * 32, 0, (ctypes.c_uint64 * 2)(on_device.pointer, rounds))
         memory.to_host(on_device, sums)
-    compare(sums, np.full(n, 5 * rounds * (rounds - 1) // 2, np.uint64))
+    compare(sums, np.full(sums.shape, (3 + warps) * rounds * (rounds - 1) // 2, np.uint64))
 
 
 # ---- groups ----------------------------------------------------------------------------------------------------
