@@ -178,7 +178,7 @@ bool has_whole_vectors(const Plan& plan, int64_t item) {
 // Whether blocks iterate over the tiles of such lines, where they are longer. With gates others are faster as kLines.
 bool can_walk(const Plan& plan, int64_t item) {
   const Problem& p = plan.problem;
-  return has_whole_vectors(plan, item) &&
+  return has_whole_vectors(plan, item) && p.length * item <= INT32_MAX &&   // whose offsets in bytes are ints
          (!plan.gated || (item == 4 && p.lines * p.length * item <= BlockTuning::kGatedBytes));
 }
 

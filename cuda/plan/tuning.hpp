@@ -29,14 +29,16 @@ struct SplitTuning {
 
 // Lines of whole vectors and nothing else, one or two of them a lane.
 struct BlockTuning {
-  // Threads of a block, at most: of a line that has a block, by vectors a lane, and where lines take at most a warp. Threads
-  // of a processor, which bounds the registers; and with gates and two vectors a lane.
-  static constexpr int kThreads[2] = {256, 512}, kGroupThreads = 128, kResidentThreads[2] = {1536, 1024};
-  // Vectors of a line with gates at most, by [float64], where there are many lines of float32, or more than kBytes of others.
+  static constexpr int kThreads[2] = {256, 512};   // of a line that has a block, at most, by the vectors of a lane
+  static constexpr int kGroupThreads = 128;        // of a block where a line takes at most a warp
+  // Threads that a processor holds, which bounds the registers of each; the second: with gates and two vectors a lane.
+  static constexpr int kResidentThreads[2] = {1536, 1024};
+  // Vectors of a line with gates, at most: of others and of float64, where there are many lines of float32, or x has more
+  // than kBytes. Longer ones are faster by blocks that prefetch.
   static constexpr int64_t kGatedVectors[2] = {512, 128}, kBytes = 8 << 20;
-  static constexpr int kDoubleVectors = 256;  // of a line of float64 with gates, up to which a lane has one
-  // Warps of a block that iterates over the tiles of a line, at least, and by [gated] at most; so many of the latter blocks a
-  // processor, which bounds the registers, and the warps that are resident then.
+  static constexpr int kDoubleVectors = 256;       // of a line of float64 with gates, up to which a lane has one
+  // A block iterates over the tiles of a longer line. Its warps, at least, and at most without and with gates: as many as
+  // a processor holds if each line has a block, and it holds kWalkResident of the largest blocks.
   static constexpr int kLeastWarps = 4, kMostWarps[2] = {16, 8}, kWalkResident[2] = {2, 3};
   static constexpr int64_t kGatedBytes = 64 << 20;   // of x, with gates, up to which blocks iterate
 };

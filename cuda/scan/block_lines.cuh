@@ -1,6 +1,6 @@
 // Lines of whole vectors that have nothing of their own but elements: a line in each block of threads, or in each group of
-// 1 to 32 lanes, and two vectors a lane where a warp has more than one for each. There are no ends or copies to shared
-// memory, since short or few lines are limited by the fetch of instructions and by the latency of shuffles.
+// 1 to 32 lanes, and two vectors a lane where a warp has more than one for each. Ends and copies to shared memory are left
+// out: short lines are limited by the number of instructions and by the latency of shuffles.
 //
 // scan_block_lines: all of a line at once. scan_walked_lines: longer ones, tile after tile.
 //
@@ -29,8 +29,8 @@ union LaneVectors {
   }
 };
 
-// What all lanes look at, side by side: a block waits for parameters in each other place of constant memory. The Problem is
-// for states that are not finite.
+// The parameters that every lane reads, in two cache lines: the Problem spreads them over five, each of which a block waits
+// for. It is read where states are not finite.
 struct BlockLines {
   struct Array {
     char* data;                      // the first element in scan order
@@ -111,7 +111,7 @@ struct BlockRun {
     return step;
   }
   // Puts results in the place of x.
-  __device__ void walk(Local gamma, Local state) {
+  __device__ void finish(Local gamma, Local state) {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       state = advance(factor(i, gamma), state, value(i));
@@ -143,7 +143,7 @@ struct RunScan {
   static constexpr int kRounds = kHalves ? 4 : 5, kApart = kHalves ? 2 : 1;
   using Powers = RunPowers<kRounds>;
 
-  static __device__ Step<double> until(Step<double> step, const Powers& powers, int lane, int group) {
+  static __device__ Step<double> scan(Step<double> step, const Powers& powers, int lane, int group) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int by = kApart << i;
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident)
   const Local gamma = convert<Local>(all.gamma);
   const typename Scan::Powers powers(all.gamma, Run::kElements, lane / Scan::kApart);
   const bool keeps = !kGated && is_normal(power(powers.of_group, Scan::kApart * (kThreads / 32)));
-  const Step<double> step = Scan::until(own.step(gamma), powers, lane, group);
+  const Step<double> step = Scan::scan(own.step(gamma), powers, lane, group);
   double state = -0.0;
   if constexpr (kBlock) {
     const int n_warps = blockDim.x / 32;
@@ -247,10 +247,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident)
   const int earlier = Scan::earlier(lane);
   double s = shuffle(advance(step.a, state, step.b), earlier);   // before the lane's run
   if (lane == 0) s = state;
-  if (!keeps && !are_right(s, step.a, state, lane, earlier))
+  // Times a gamma that is not finite, the nothing before a line's first element would be NaN.
+  if (!keeps && !(is_finite(all.gamma) && are_right(s, step.a, state, lane, earlier)))
     return scan_lanes_again<T, kReverse, kGated, kVectors>(p, has_line ? row : 0, first + lane * Run::kElements, state, lane,
                                                            group, has_line);
-  own.walk(gamma, convert<Local>(s));
+  own.finish(gamma, convert<Local>(s));
   own.store(all, row, position, has_line);
 }
 
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTun
   next.fetch(all, row, warp * kWarpTile + lane * Run::kPer, true);
   const Local gamma = convert<Local>(all.gamma);
   const typename Scan::Powers powers(all.gamma, Run::kElements, lane / Scan::kApart);
-  const bool keeps = !kGated && is_normal(power(powers.of_group, Scan::kApart * n_warps));
+  const bool keeps = !kGated && is_normal(power(powers.of_group, Scan::kApart));   // over a warp: states pass from warp to warp
   double state = -0.0;
   int turn = 0;
   for (int begin = 0; begin < all.length; begin += tile, turn ^= 1) {
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTun
     Run own = next;
     next.fetch(all, row, position + tile, true);
     own.take();
-    const Step<double> step = Scan::until(own.step(gamma), powers, lane, 32);
+    const Step<double> step = Scan::scan(own.step(gamma), powers, lane, 32);
     if (lane == 31) of_warps[turn][warp] = step;
     __syncthreads();
     double before = state, after = state;
@@ -290,14 +291,15 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTun
       if (w == warp) before = after;
       after = advance(of_warps[turn][w].a, after, of_warps[turn][w].b);
     }
-    if (!keeps && !is_finite(after)) {             // as it stays once it is so
-      bool right = true;
-      double until = state;
+    // A state that is not finite stays so. Without gates a NaN is right alone: powers vanish, or overflow, within a warp.
+    if (!keeps && !is_finite(after)) {
+      bool right = kGated || is_nan(state);
+      double s = state;
 #pragma unroll 1
-      for (int w = 0; w < n_warps; ++w) {
-        const double earlier_state = until, a = of_warps[turn][w].a;
-        until = advance(a, until, of_warps[turn][w].b);
-        right = right && (is_finite(until) || is_right(a, earlier_state, until));
+      for (int w = 0; kGated && w < n_warps; ++w) {
+        const double earlier_state = s, a = of_warps[turn][w].a;
+        s = advance(a, s, of_warps[turn][w].b);
+        right = right && (is_finite(s) || is_right(a, earlier_state, s));
       }
       if (!right) {
         state = scan_block_again<T, kReverse, kGated, 2>(p, row, first + lane * Run::kElements, extended, state);
@@ -308,13 +310,12 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTun
     state = after;
     double s = shuffle(advance(step.a, before, step.b), earlier);   // before the lane's run
     if (lane == 0) s = before;
-    // Without gates: the powers of gamma up to lanes are ordinary numbers if that of a warp is.
     if (kGated && !are_right(s, step.a, before, lane, earlier)) {
       scan_lanes_again<T, kReverse, kGated, 2>(p, row, first + lane * Run::kElements, before, lane, 32, true);
       next.fetch(all, row, position + tile, true);
       continue;
     }
-    own.walk(gamma, convert<Local>(s));
+    own.finish(gamma, convert<Local>(s));
     own.store(all, row, position, true);
   }
 }

@@ -55,13 +55,15 @@ cudaError_t launch_block_lines(const Plan& plan, cudaStream_t stream) {
   const bool is_block = plan.width > 32;
   const int threads = is_block ? plan.width : BlockTuning::kGroupThreads;
   const int64_t blocks = (p.lines * plan.width + threads - 1) / threads;
+  // As can_walk() and is_block_lines() in plan/scan.cpp choose.
   constexpr bool kWalks = !kGated || sizeof(T) == 4, kSingle = kGated && sizeof(T) == 8;
-  if (kWalks && plan.tiles > 1) {
+  if ((plan.tiles > 1 && !kWalks) || (plan.each == 1 && is_block && !kSingle)) return cudaErrorInvalidConfiguration;
+  if (plan.tiles > 1) {
     if constexpr (kWalks) scan_walked_lines<T, kReverse, kGated><<<blocks, threads, 0, stream>>>(all, p);
   } else if (plan.each > 1) {
     if (is_block) scan_block_lines<T, kReverse, kGated, 2, true><<<blocks, threads, 0, stream>>>(all, plan.width, p);
     else scan_block_lines<T, kReverse, kGated, 2, false><<<blocks, threads, 0, stream>>>(all, plan.width, p);
-  } else if (kSingle && is_block) {
+  } else if (is_block) {
     if constexpr (kSingle) scan_block_lines<T, kReverse, kGated, 1, true><<<blocks, threads, 0, stream>>>(all, plan.width, p);
   } else {
     scan_block_lines<T, kReverse, kGated, 1, false><<<blocks, threads, 0, stream>>>(all, plan.width, p);

@@ -135,7 +135,8 @@ def sanitize(options):
     wrong = False
     reports = {tool: results.get((NAMED_BARRIERS, tool), (0,))[0] for tool in ("racecheck", "synccheck")}
     for (group, tool), (errors, _, log) in results.items():
-        is_known = group in WITH_NAMED_BARRIERS and reports.get(tool, 0) not in (0, "time limit")
+        reported = reports.get(tool)
+        is_known = group in WITH_NAMED_BARRIERS and isinstance(reported, int) and reported > 0
         is_right = isinstance(errors, int) and (is_known or (errors > 0) == (group == "fault"))
         if not is_right:
             print(f"\n{group}, {tool or 'no tool'}: {errors}\n{first_report(errors, log)}")

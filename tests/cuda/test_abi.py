@@ -212,6 +212,16 @@ def test_sums_in_shared_memory_and_by_vectors_of_lanes(shape, options, regime):
 
 
 @needs_library
+@pytest.mark.parametrize(
+    ("lines", "tile"), [(264, 4096), (300, 2048), (528, 2048), (1000, 1024), (1100, 2048), (1600, 1024)]
+)
+def test_the_tiles_that_a_block_iterates_over(lines, tile):
+    """A power of two of warps, as many as are resident; twice as many where a few blocks would remain."""
+    answer = plan(array((lines, 16384)))
+    assert (REGIMES[answer.regime], answer.tile) == ("block lines", tile)
+
+
+@needs_library
 def test_windows():
     for length, window, regime, has_workspace in (
         (3000, 3, "window", False),

@@ -108,6 +108,8 @@ def check_lines():
         check_scans(shape, np.float32)
         for dtype in (np.float16, BFLOAT16, np.float64):
             check_scans(shape, dtype, options=shape == (300, 3001))
+    for dtype in (np.float16, BFLOAT16):  # by blocks that iterate over tiles
+        check("discounted_cumsum", random((300, 9000), dtype), 0.9, reverse=True)
     for shape in ((300, 30), (300, 1001)):  # kernels of any dtype and any strides
         for dtype in (np.complex64, np.complex128, np.int64):
             check_scans(shape, dtype)
