@@ -168,50 +168,44 @@ int64_t persistent_workspace(int64_t tiles, int64_t blocks, bool gated) {
   return kCounterBytes + (3 * tiles + rounds * tile_words) * 8;   // ExtendedStep::kWords
 }
 
-// Whether lines are whole vectors and have nothing of their own but elements.
-bool has_whole_vectors(const Plan& plan, int64_t item) {
-  const Problem& p = plan.problem;
-  return plan.aligned && p.length > 0 && p.length * item % 16 == 0 && p.lines < INT32_MAX && p.n_dims <= 1 && !p.exclusive &&
-         p.writes && !p.initial.data && !p.reset.data && !p.final_state.data && !p.gamma.data;
-}
+// Lines that cannot keep the memory busy if each has a block.
+bool are_few(const Problem& p, int n_processors) { return p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors; }
 
-// Whether blocks iterate over the tiles of such lines, where they are longer. With gates others are faster as kLines.
-bool can_walk(const Plan& plan, int64_t item) {
-  const Problem& p = plan.problem;
-  return has_whole_vectors(plan, item) && p.length * item <= INT32_MAX &&   // whose offsets in bytes are ints
-         (!plan.gated || (item == 4 && p.lines * p.length * item <= BlockTuning::kGatedBytes));
-}
-
-// Vectors of a tile of these, two a lane; a power of two.
-int32_t walked_vectors(const Plan& plan, int n_processors) {
+// Vectors of a tile of longer block lines, two a lane; a power of two.
+int64_t walked_vectors(const Plan& plan, int n_processors) {
   using Tuning = BlockTuning;
-  const int64_t lines = plan.problem.lines, most = Tuning::kMostWarps[plan.gated];
-  int64_t warps = most, at_once = int64_t(n_processors) * Tuning::kWalkResident[plan.gated];
+  const int64_t lines = plan.problem.lines;
+  int64_t warps = Tuning::kMostWarps[plan.gated], at_once = int64_t(n_processors) * Tuning::kWalkResident[plan.gated];
   for (; warps > Tuning::kLeastWarps && lines > at_once; warps /= 2) at_once *= 2;
   if (lines > at_once && 2 * lines < 3 * at_once) warps *= 2;   // few blocks would remain after all others
-  return static_cast<int32_t>(warps * 32 * 2);
+  return warps * 32 * 2;
 }
 
-// Whether these are so short that each lane has a vector or two; and how the lanes of a block share them.
+// Whether lines are whole vectors and have nothing of their own but elements, and are so short that each lane has a vector
+// or two, or such that blocks iterate over their tiles; and how the lanes of a block share them.
 bool is_block_lines(Plan& plan, int n_processors, int64_t item) {
   using Tuning = BlockTuning;
   const Problem& p = plan.problem;
-  if (!has_whole_vectors(plan, item)) return false;
-  const bool gated_double = plan.gated && item == 8;
-  const bool is_large = item == 4 ? p.lines >= int64_t(SplitTuning::kLinesPerProcessor) * n_processors
-                                  : p.lines * p.length * item > Tuning::kBytes;
-  const int64_t vectors = p.length * item / 16;
-  const int64_t most = !plan.gated ? walked_vectors(plan, n_processors)
-                       : is_large  ? Tuning::kGatedVectors[gated_double]
-                                   : 2 * Tuning::kThreads[1];
-  if (vectors > most) return false;
-  plan.each = vectors > (gated_double ? Tuning::kDoubleVectors : 32) ? 2 : 1;
-  const int32_t lanes = static_cast<int32_t>((vectors + plan.each - 1) / plan.each);
+  if (!plan.aligned || p.length == 0 || p.length * item % 16 || p.lines >= INT32_MAX || p.n_dims > 1) return false;
+  if (p.exclusive || !p.writes || p.initial.data || p.reset.data || p.final_state.data || p.gamma.data) return false;
+  const int64_t vectors = p.length * item / 16, bytes = p.lines * p.length * item, walked = walked_vectors(plan, n_processors);
+  const bool few = are_few(p, n_processors), gated_double = plan.gated && item == 8;
+  const bool is_large = item == 4 ? !few : bytes > Tuning::kBytes;
+  const int64_t most = !plan.gated ? walked : is_large ? Tuning::kGatedVectors[gated_double] : 2 * Tuning::kThreads[1];
+  int64_t lanes = walked / 2;
+  plan.each = 2;
+  if (vectors <= most) {
+    plan.each = vectors > (gated_double ? Tuning::kDoubleVectors : 32) ? 2 : 1;
+    lanes = (vectors + plan.each - 1) / plan.each;
+  } else {
+    // Offsets in bytes are ints. With gates, others are faster as kLines.
+    if (few || p.length * item > INT32_MAX || (plan.gated && (item != 4 || bytes > Tuning::kGatedBytes))) return false;
+  }
   plan.width = 1;
   while (plan.width < lanes && plan.width < 32) plan.width *= 2;
-  if (lanes > 32) plan.width = (lanes + 31) / 32 * 32;
+  if (lanes > 32) plan.width = static_cast<int32_t>((lanes + 31) / 32 * 32);
   plan.tile = plan.width * plan.each * (16 / item);
-  plan.tiles = 1;
+  plan.tiles = (p.length + plan.tile - 1) / plan.tile;
   return true;
 }
 
@@ -310,12 +304,11 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const bool few_long = machine.cluster_blocks > 1 && p.lines <= ClusterTuning::kLines &&
                         p.length > 2 * SplitTuning::kWarps * warp_tile;
   const int64_t held_tiles = (positions + held_tile - 1) / held_tile;
-  const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
+  const bool few = are_few(p, n_processors);
   const int64_t most_bytes = plan.typed && plan.gated ? ClusterTuning::kBytes[item / 4] : 0;
   const bool is_short = plan.gated ? p.lines * p.length * item <= most_bytes
                                    : few && p.length + vec - 1 > 2 * SplitTuning::kWarps * warp_tile;
-  const bool walks = !few && can_walk(plan, item);
-  const bool many_short = is_short && !walks && held_tiles >= ClusterTuning::kLeastWarps && same_phase(p, outer, plan.gated);
+  const bool many_short = is_short && held_tiles >= ClusterTuning::kLeastWarps && same_phase(p, outer, plan.gated);
   const int64_t cluster_blocks = few_long ? machine.cluster_blocks : 1;
   const int64_t held_warps = (held_tiles + cluster_blocks - 1) / cluster_blocks;
   if (plan.typed && !p.reset.data && (few_long || many_short) && held_warps <= ClusterTuning::kWarps) {
@@ -348,14 +341,6 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
-  if (walks && !split) {
-    plan.regime = kBlockLines;
-    plan.each = 2;
-    plan.tile = walked_vectors(plan, n_processors) * vec;
-    plan.width = static_cast<int32_t>(plan.tile / (plan.each * vec));
-    plan.tiles = (p.length + plan.tile - 1) / plan.tile;
-    return;
-  }
   plan.regime = split ? kSplitLines : kLines;
   // Elements outside a line change no state, unless gamma meets an initial one before the line's first, or one that is
   // to be left after its last.

@@ -7,6 +7,7 @@
 // Bytes an element: x, and gates, are read once, out is written once. Other lines: scan/cluster_lines.cuh, scan/lines.cuh.
 #pragma once
 
+#include "plan/scan.hpp"
 #include "scan/cluster_lines.cuh"
 
 namespace upsweep {
@@ -38,10 +39,16 @@ struct BlockLines {
   } x, gates, out;
   double gamma;
   int32_t lines, length;
+  int32_t width;                     // lanes of a line, a power of two where it has a warp at most
 
-  explicit BlockLines(const Problem& p)
-      : x{p.x.data, p.x.strides[0]}, gates{p.gates.data, p.gates.strides[0]}, out{p.out.data, p.out.strides[0]},
-        gamma(p.gamma_re), lines(static_cast<int32_t>(p.lines)), length(static_cast<int32_t>(p.length)) {}
+  explicit BlockLines(const Plan& plan) : gamma(plan.problem.gamma_re), width(plan.width) {
+    const Problem& p = plan.problem;
+    x = {p.x.data, p.x.strides[0]};
+    gates = {p.gates.data, p.gates.strides[0]};
+    out = {p.out.data, p.out.strides[0]};
+    lines = static_cast<int32_t>(p.lines);
+    length = static_cast<int32_t>(p.length);
+  }
 };
 
 template <class T, bool kReverse, bool kGated, int kVectors>
@@ -204,17 +211,17 @@ struct BlockShape {
   static constexpr int kResident = BlockTuning::kResidentThreads[kGated && kVectors > 1] / kThreads;
 };
 
-// kBlock: a line in each block; else in each group of `width` lanes, a power of two.
+// kBlock: a line in each block; else in each group of lanes.
 template <class T, bool kReverse, bool kGated, int kVectors, bool kBlock, class Shape = BlockShape<kGated, kVectors, kBlock>>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident)
-    scan_block_lines(const __grid_constant__ BlockLines all, int width, const __grid_constant__ Problem p) {
+    scan_block_lines(const __grid_constant__ BlockLines all, const __grid_constant__ Problem p) {
   using Run = BlockRun<T, kReverse, kGated, kVectors>;
   using Local = typename Run::Local;
   using Scan = RunScan<kGated, (kVectors > 1)>;
   constexpr int kThreads = Shape::kThreads;
   __shared__ Step<double> of_warps[kThreads / 32];
   __shared__ ExtendedStep extended[kThreads / 32];
-  const int group = kBlock || kVectors > 1 ? 32 : width, lane = threadIdx.x & (group - 1), log2_width = 31 - __clz(group);
+  const int group = kBlock || kVectors > 1 ? 32 : all.width, lane = threadIdx.x & (group - 1), log2_width = 31 - __clz(group);
   const int64_t row = kBlock ? blockIdx.x : int64_t(blockIdx.x) * (blockDim.x >> log2_width) + (threadIdx.x >> log2_width);
   const int warp = threadIdx.x / 32, first = kBlock ? warp * 32 * Run::kElements : 0, position = first + lane * Run::kPer;
   const bool has_line = row < all.lines;
@@ -319,5 +326,28 @@ __global__ void __launch_bounds__(BlockTuning::kMostWarps[kGated] * 32, BlockTun
     own.store(all, row, position, true);
   }
 }
+
+// The kernel of a plan, and its launch.
+template <class T, bool kReverse, bool kGated>
+struct BlockLaunch {
+  void (*kernel)(BlockLines, Problem) = nullptr;   // none for what no plan has
+  int threads;
+  int64_t blocks;
+
+  explicit BlockLaunch(const Plan& plan) {
+    const bool is_block = plan.width > 32;
+    threads = is_block ? plan.width : BlockTuning::kGroupThreads;
+    blocks = (plan.problem.lines * plan.width + threads - 1) / threads;
+    if (plan.tiles > 1) {
+      if constexpr (!kGated || sizeof(T) == 4) kernel = scan_walked_lines<T, kReverse, kGated>;
+    } else if (plan.each > 1) {
+      kernel = is_block ? scan_block_lines<T, kReverse, kGated, 2, true> : scan_block_lines<T, kReverse, kGated, 2, false>;
+    } else if (is_block) {
+      if constexpr (kGated && sizeof(T) == 8) kernel = scan_block_lines<T, kReverse, kGated, 1, true>;
+    } else {
+      kernel = scan_block_lines<T, kReverse, kGated, 1, false>;
+    }
+  }
+};
 
 }  // namespace upsweep

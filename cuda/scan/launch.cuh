@@ -50,24 +50,9 @@ cudaError_t launch_short_lines(const Plan& plan, cudaStream_t stream, int n_proc
 
 template <class T, bool kReverse, bool kGated>
 cudaError_t launch_block_lines(const Plan& plan, cudaStream_t stream) {
-  const Problem& p = plan.problem;
-  const BlockLines all(p);
-  const bool is_block = plan.width > 32;
-  const int threads = is_block ? plan.width : BlockTuning::kGroupThreads;
-  const int64_t blocks = (p.lines * plan.width + threads - 1) / threads;
-  // As can_walk() and is_block_lines() in plan/scan.cpp choose.
-  constexpr bool kWalks = !kGated || sizeof(T) == 4, kSingle = kGated && sizeof(T) == 8;
-  if ((plan.tiles > 1 && !kWalks) || (plan.each == 1 && is_block && !kSingle)) return cudaErrorInvalidConfiguration;
-  if (plan.tiles > 1) {
-    if constexpr (kWalks) scan_walked_lines<T, kReverse, kGated><<<blocks, threads, 0, stream>>>(all, p);
-  } else if (plan.each > 1) {
-    if (is_block) scan_block_lines<T, kReverse, kGated, 2, true><<<blocks, threads, 0, stream>>>(all, plan.width, p);
-    else scan_block_lines<T, kReverse, kGated, 2, false><<<blocks, threads, 0, stream>>>(all, plan.width, p);
-  } else if (is_block) {
-    if constexpr (kSingle) scan_block_lines<T, kReverse, kGated, 1, true><<<blocks, threads, 0, stream>>>(all, plan.width, p);
-  } else {
-    scan_block_lines<T, kReverse, kGated, 1, false><<<blocks, threads, 0, stream>>>(all, plan.width, p);
-  }
+  const BlockLaunch<T, kReverse, kGated> launch(plan);
+  if (!launch.kernel) return cudaErrorInvalidConfiguration;
+  launch.kernel<<<launch.blocks, launch.threads, 0, stream>>>(BlockLines(plan), plan.problem);
   return cudaGetLastError();
 }
 

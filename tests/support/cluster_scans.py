@@ -68,35 +68,27 @@ struct Call {
     int log2_blocks;
 };
 struct Vectors {
+    void (*kernel)(BlockLines, Problem);
+    BlockLines lines;
     Problem p;
-    int width, vectors, tiles;
 };
 template <class T, bool kReverse, bool kGated>
 void run_block(Call c) {
     scan_cluster_lines<T, kReverse, kGated>(c.p, c.log2_blocks);
 }
+static void run_vectors(Vectors c) { c.kernel(c.lines, c.p); }
 template <class T, bool kReverse, bool kGated>
-void run_vectors(Vectors c) {
-    const BlockLines all(c.p);
-    const bool is_block = c.width > 32;
-    if (c.tiles > 1) scan_walked_lines<T, kReverse, kGated>(all, c.p);
-    else if (c.vectors > 1 && is_block) scan_block_lines<T, kReverse, kGated, 2, true>(all, c.width, c.p);
-    else if (c.vectors > 1) scan_block_lines<T, kReverse, kGated, 2, false>(all, c.width, c.p);
-    else if (is_block) scan_block_lines<T, kReverse, kGated, 1, true>(all, c.width, c.p);
-    else scan_block_lines<T, kReverse, kGated, 1, false>(all, c.width, c.p);
-}
-template <class T>
 void launch_vectors(const Plan& plan) {
-    const unsigned threads = plan.width > 32 ? plan.width : BlockTuning::kGroupThreads;
-    const auto kernel = plan.reverse ? plan.gated ? run_vectors<T, true, true> : run_vectors<T, true, false>
-                                     : plan.gated ? run_vectors<T, false, true> : run_vectors<T, false, false>;
-    const unsigned n_blocks = (plan.problem.lines * plan.width + threads - 1) / threads;
-    const Vectors call = {plan.problem, plan.width, plan.each, int(plan.tiles)};
-    fibers::Launch<Vectors>::run(kernel, call, n_blocks, threads, 2);
+    const BlockLaunch<T, kReverse, kGated> launch(plan);
+    const Vectors call = {launch.kernel, BlockLines(plan), plan.problem};
+    fibers::Launch<Vectors>::run(run_vectors, call, unsigned(launch.blocks), launch.threads, 2);
 }
 template <class T>
 void launch(const Plan& plan) {
-    if (plan.regime == kBlockLines) return launch_vectors<T>(plan);
+    if (plan.regime == kBlockLines)
+        return plan.reverse
+            ? plan.gated ? launch_vectors<T, true, true>(plan) : launch_vectors<T, true, false>(plan)
+            : plan.gated ? launch_vectors<T, false, true>(plan) : launch_vectors<T, false, false>(plan);
     const int n_blocks = int(plan.tiles);
     const Call call = {plan.problem, n_blocks == 1 ? 0 : 2};
     const auto kernel = plan.reverse ? plan.gated ? run_block<T, true, true> : run_block<T, true, false>
