@@ -7,6 +7,8 @@ cdef class Functions:
     cdef object check
     cdef int32_t (*plan_scan)(const upsweep_scan*, int32_t, upsweep_plan*)
     cdef int32_t (*scan)(const upsweep_scan*)
+    cdef int32_t (*plan_reduce)(const upsweep_reduction*, upsweep_plan*)
+    cdef int32_t (*reduce)(const upsweep_reduction*)
     cdef int32_t (*scan_lines)(upsweep_lines*)
     cdef int32_t (*lines_backward)(const upsweep_lines_backward*)
     cdef int32_t (*plan_count)(const upsweep_count*, int32_t, upsweep_count_plan*)
@@ -21,6 +23,8 @@ cdef class Functions:
         self.check = check
         self.plan_scan = <int32_t (*)(const upsweep_scan*, int32_t, upsweep_plan*)><uintptr_t>address("plan_scan")
         self.scan = <int32_t (*)(const upsweep_scan*)><uintptr_t>address("scan")
+        self.plan_reduce = <int32_t (*)(const upsweep_reduction*, upsweep_plan*)><uintptr_t>address("plan_reduce")
+        self.reduce = <int32_t (*)(const upsweep_reduction*)><uintptr_t>address("reduce")
         self.scan_lines = <int32_t (*)(upsweep_lines*)><uintptr_t>address("scan_lines")
         self.lines_backward = <int32_t (*)(const upsweep_lines_backward*)><uintptr_t>address("lines_backward")
         self.plan_count = <int32_t (*)(const upsweep_count*, int32_t, upsweep_count_plan*)><uintptr_t>address("plan_count")

@@ -20,7 +20,7 @@ from _cuda_interface cimport (
     UPSWEEP_UINT64, UPSWEEP_WORKSPACE,
     DLTensor, Exchange, Operand, as_tuple, code_of, count_elements, fill, have_one_shape, is_contiguous, is_state, overlaps,
     repeats, upsweep_array, upsweep_count, upsweep_count_plan, upsweep_histogram, upsweep_lines, upsweep_lines_backward,
-    upsweep_plan, upsweep_scan,
+    upsweep_plan, upsweep_reduction, upsweep_scan,
 )
 
 include "_array_calls.pxi"
@@ -135,13 +135,19 @@ cdef class TensorCalls(ArrayCalls):
         return record(out, x, gates, gamma, at, reverse, flush) if differentiates else out
 
     cdef int start(self, upsweep_scan* request, const Operand* summands, int axis, int code, x) except -1:
-        """Start a scan of the tensor x to a result of dtype `code`.
-
-        The request has all but its accumulator, shape, device, stream and workspace.
-        """
+        """Start a scan of the tensor x to a result of dtype `code`; the request has its arrays, factor and flags."""
         cdef upsweep_plan plan
+        cdef Functions functions = self.complete(request, summands, axis, code)
+        functions.require(functions.plan_scan(request, 0, &plan))
+        if plan.workspace_bytes:
+            pointer, memory = self.workspace(plan.workspace_bytes, x.device)
+            request.workspace, request.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
+        functions.require(functions.scan(request))
+        return 0
+
+    cdef Functions complete(self, upsweep_scan* request, const Operand* summands, int axis, int code):
+        """Fill in shape, device, stream and the accumulator for a result of dtype `code`; return the device's functions."""
         cdef int dim
-        cdef Functions functions = self.functions_of(summands.device)
         for dim in range(summands.ndim):
             if dim == axis:
                 request.length = summands.shape[dim]
@@ -153,12 +159,7 @@ cdef class TensorCalls(ArrayCalls):
         )
         request.device = summands.device
         self.stream_of(summands.device, &request.stream)
-        functions.require(functions.plan_scan(request, 0, &plan))
-        if plan.workspace_bytes:
-            pointer, memory = self.workspace(plan.workspace_bytes, x.device)
-            request.workspace, request.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
-        functions.require(functions.scan(request))
-        return 0
+        return self.functions_of(summands.device)
 
     def lines_backward(self, g, gates, y, bint reverse):
         """Return the gradients of the summands and the gates of such a scan, with result y, from g, that of y.
@@ -377,23 +378,54 @@ cdef class TensorCalls(ArrayCalls):
         """
         cdef upsweep_scan request
         cdef Operand summands
-        cdef double complex number
         memset(&request, 0, sizeof(request))
-        self.describe(x, &summands)
-        fill(&request.x, &summands, axis)
+        self.fill_operands(&request, &summands, x, gates, gamma, factor, initial, reset, final_state, axis)
+        self.fill(&request.out, out, axis)
+        request.reverse, request.exclusive, request.window = reverse, exclusive, window
+        self.start(
+            &request, &summands, axis, request.final_state.dtype if out is None else request.out.dtype, x
+        )
+
+    def reduce(self, x, gates, gamma, factor, initial, reset, multiplier, value, dropped, *, int axis, bint reverse):
+        """Start to reduce steps to an aggregate, whose parts lack the axis; only `value` may not be None.
+
+        `value` is the final state of the scan from zero or from `initial`.
+        """
+        cdef upsweep_reduction request
+        cdef upsweep_plan plan
+        cdef Operand summands
+        cdef Functions functions
+        cdef int dim
+        memset(&request, 0, sizeof(request))
+        self.fill_operands(&request.scan, &summands, x, gates, gamma, factor, initial, reset, value, axis)
+        self.fill(&request.multiplier, multiplier, -1)
+        self.fill(&request.dropped, dropped, -1)
+        request.scan.reverse = reverse
+        functions = self.complete(&request.scan, &summands, axis, request.scan.final_state.dtype)
+        for dim in range(request.scan.n_batch):
+            if request.scan.batch_shape[dim] == 0:
+                return
+        functions.require(functions.plan_reduce(&request, &plan))
+        if plan.workspace_bytes:
+            pointer, memory = self.workspace(plan.workspace_bytes, x.device)
+            request.scan.workspace, request.scan.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
+        functions.require(functions.reduce(&request))
+
+    cdef int fill_operands(self, upsweep_scan* request, Operand* summands, x, gates, gamma, factor, initial, reset,
+                           final_state, int axis) except -1:
+        """Fill in the operands of a request, not `out`; `summands` becomes the description of x."""
+        cdef double complex number
+        self.describe(x, summands)
+        fill(&request.x, summands, axis)
         self.fill(&request.gates, gates, axis)
         self.fill(&request.reset, reset, axis)
-        self.fill(&request.out, out, axis)
         self.fill(&request.gamma, gamma, -1)
         self.fill(&request.initial, initial, -1)
         self.fill(&request.final_state, final_state, -1)
         if gates is None and gamma is None:
             number = factor
             request.gamma_re, request.gamma_im = number.real, number.imag
-        request.reverse, request.exclusive, request.window = reverse, exclusive, window
-        self.start(
-            &request, &summands, axis, request.final_state.dtype if out is None else request.out.dtype, x
-        )
+        return 0
 
 
 cdef class CupyCalls(TensorCalls):

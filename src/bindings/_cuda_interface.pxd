@@ -28,6 +28,9 @@ cdef extern from "upsweep_cuda.h" nogil:
         int32_t n_batch
         int64_t batch_shape[64]
         upsweep_array x, gates, reset, out, gamma, initial, final_state
+    ctypedef struct upsweep_reduction:
+        upsweep_scan scan
+        upsweep_array multiplier, dropped
     ctypedef struct upsweep_plan:
         int64_t workspace_bytes
     ctypedef struct upsweep_lines:

@@ -11,6 +11,7 @@ STREAM = 77
 _FUNCTIONS = {
     "plan_scan": (POINTER(abi.ScanProblem), c_int32, POINTER(abi.Plan)), "scan": (POINTER(abi.ScanProblem),),
     "plan_count": (POINTER(abi.Count), c_int32, POINTER(abi.CountPlan)), "count": (POINTER(abi.Count),),
+    "plan_reduce": (POINTER(abi.Reduction), POINTER(abi.Plan)), "reduce": (POINTER(abi.Reduction),),
     "scan_lines": (POINTER(abi.Lines),), "lines_backward": (POINTER(abi.LinesBackward),),
     "key_range": (POINTER(abi.Count), c_void_p), "value_range": (POINTER(abi.Count), c_void_p),
     "plan_histogram": (POINTER(abi.Histogram), c_int32, POINTER(abi.CountPlan)),
@@ -68,12 +69,13 @@ class FakeLibrary:
         self.requests.append(type(request.contents).from_buffer_copy(request.contents))
         return self.statuses.pop(0) if self.statuses else abi.OK
 
-    def _plan(self, request, n_processors, answer):
-        assert n_processors == 0
+    def _plan(self, request, *rest):
+        *n_processors, answer = rest
+        assert not any(n_processors)
         answer.contents.workspace_bytes = self.workspace_bytes
         return abi.OK
 
-    plan_scan = plan_count = plan_histogram = _plan
+    plan_scan = plan_reduce = plan_count = plan_histogram = _plan
 
     def scan_lines(self, request):
         r = request.contents

@@ -100,7 +100,7 @@ def on_devices(world, path, number=itertools.count(), reachable=True):  # noqa: 
     probe_state = shard_module.Shard._probe_state  # on a device it does not write the result
     replaced = [
         (streams, "is_async", lambda device: True),
-        (streams, "on_side_stream", lambda device, after=None: contextlib.nullcontext()),
+        (streams, "on_side_stream", lambda device, name, after=None: contextlib.nullcontext()),
         (p2p_transport, "_symmetric_memory", lambda: symmetric),
         (p2p_transport, "_raw_stream", lambda device: id(state.stream)),
         (p2p_transport, "describe_endpoint",

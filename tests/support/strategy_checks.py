@@ -12,7 +12,7 @@ import upsweep
 import upsweep.distributed as sharded
 from rank_world import TIMEOUT, check, close
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.distributed import caches, communicator, shard, strategies
+from upsweep.distributed import communicator, shard, shard_cache, strategies
 from upsweep.testing import assert_scan_close
 
 # What makes arrays of some thousand elements use a strategy: the cost of two passes, the elements of a group of
@@ -33,13 +33,13 @@ def forced(strategy, group=None, then=()):
         def record(name, run):
             patch(strategies.DistributedScan, name, lambda self: used.append(name) or run(self))
 
-        patch(caches, "_shards", LRUCache(64))
+        patch(shard_cache, "_shards", LRUCache(64))
         patch(strategies, "_two_pass_cost", lambda *_: cost)
         patch(shard, "_GROUP_ELEMENTS", dict.fromkeys(shard._GROUP_ELEMENTS, group or default_group))
         patch(shard, "_MIN_PROBED_ELEMENTS", probed)
         patch(shard, "_PROBE_SHARES", (8, 2))
         if strategy != "local_with_fixup":
-            patch(strategies, "_decays", lambda meta: False)
+            patch(strategies, "_decays", lambda decay_steps: False)
         for name in FORCED:
             record(name, getattr(strategies.DistributedScan, name))
         yield
@@ -210,7 +210,7 @@ def what_is_sent(world):
     """All-gathers go to all ranks, messages to the next one."""
     rows, length = 4, 3000
     sent = []
-    send, gloo = dist.isend, "cpu:gloo" in str(dist.get_backend_config())
+    send, gloo = dist.ProcessGroup.send, "cpu:gloo" in str(dist.get_backend_config())
 
     def recording(gather):
         def recorded(rows, tensor, **keywords):
@@ -219,10 +219,11 @@ def what_is_sent(world):
 
         return recorded
 
-    def sending(tensor, *arguments, **keywords):
-        kind = "consensus" if keywords["tag"] == communicator._CONSENSUS_TAG else "next"
+    def sending(group, tensors, rank, tag):
+        (tensor,) = tensors
+        kind = "consensus" if tag == communicator._CONSENSUS_TAG else "next"
         sent.append((kind, tensor.numel() * tensor.element_size()))
-        return send(tensor, *arguments, **keywords)
+        return send(group, tensors, rank, tag)
 
     def bytes_of(strategy, call, group=1 << 40):
         sent.clear()
@@ -230,7 +231,7 @@ def what_is_sent(world):
             for name in ("all_gather", "all_gather_into_tensor"):
                 patches.enter_context(mock.patch.object(dist, name, recording(getattr(dist, name))))
             patches.enter_context(mock.patch.object(communicator.Communicator, "transport_epoch", lambda *_: -1))
-            patches.enter_context(mock.patch.object(dist, "isend", sending))
+            patches.enter_context(mock.patch.object(dist.ProcessGroup, "send", sending))
             patches.enter_context(forced(strategy, group))
             call()
         n_consensus = world.size - 1 if gloo else 1
@@ -254,7 +255,7 @@ def many_ranks_use_an_all_gather_for_consensus(world):
     state = communicator.Communicator(None).state
     x, part = world.random(3, 300), world.cut(300)
     gathers = mock.patch.object(state, "is_pairwise", False)
-    with gathers, mock.patch.object(dist, "isend", None), forced("two_pass"):
+    with gathers, mock.patch.object(dist.ProcessGroup, "send", None), forced("two_pass"):
         close(sharded.cumulative_sum(x[:, part]), upsweep.cumulative_sum(x)[:, part])
 
 

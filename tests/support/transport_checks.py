@@ -21,7 +21,7 @@ from mapped_memory import on_devices
 from rank_world import check, close, raises
 from strategy_checks import FORCED, decaying, forced
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.distributed import caches, communicator, p2p_transport, strategies, streams
+from upsweep.distributed import communicator, p2p_transport, shard_cache, strategies, streams
 from upsweep.distributed import shard as shard_module
 from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
 
@@ -301,13 +301,16 @@ def host_calls():
 
 
 @contextlib.contextmanager
-def two_pass_unless_decayed(max_serial_rows):
+def unless_decayed(strategy, max_serial_rows):
+    """Peer-to-peer scans of 8 x 3,000 steps by this strategy unless their gates decay, without a history."""
     with contextlib.ExitStack() as patches:
         for module, name, value in (
-            (strategies, "_MAX_SERIAL_ROWS", max_serial_rows), (strategies, "_two_pass_cost", lambda *_: 0.0),
+            (strategies, "_MAX_SERIAL_ROWS", max_serial_rows),
+            (strategies, "_two_pass_cost", lambda *_: FORCED[strategy][0]),
+            (strategies, "_decay_history", LRUCache(64)),
             (shard_module, "_MIN_PROBED_ELEMENTS", 1), (shard_module, "_PROBE_SHARES", (8, 2)),
             (shard_module, "_GROUP_ELEMENTS", dict.fromkeys(shard_module._GROUP_ELEMENTS, 6000)),
-            (caches, "_shards", LRUCache(64)),
+            (shard_cache, "_shards", LRUCache(64)),
         ):  # fmt: skip
             patches.enter_context(mock.patch.object(module, name, value))
         yield
@@ -343,20 +346,118 @@ def a_device_has_work_before_the_host_waits(world):
             message = "gather" if world.size > 2 else "recv" if world.rank else "send"
             assert calls == [*probes, *scan, "consensus", message, "copy", *fixup, "wait"], calls
         keeping = gates.mul(500).abs().add(0.5)
-        # Gates that decayed twice are assumed to decay again, and the other way round; a wrong guess is scanned
-        # again. The probe runs next to the scan, unless there are few rows; then it runs before the scan.
-        for max_serial_rows, both in ((0, [*scan, *probe]), (8, ["copy", *scan, "wait"])):
-            for factors, expected in (
-                (gates, [*probe, *scan]), (gates, both), (keeping, both), (keeping, probe), (keeping, probe),
-                (gates, [*probe, *scan]),
-            ):  # fmt: skip
-                with two_pass_unless_decayed(max_serial_rows), host_calls() as calls:
-                    result = sharded.linear_recurrence(factors[:, part], x[:, part])
-                close(result, upsweep.linear_recurrence(factors, x)[:, part], 1e-9)
-                assert calls[: calls.index("consensus")] == expected, calls
+        # Gates that decayed twice are assumed to decay again, and the other way round. The host then waits for the
+        # probe when the device has all its work; a wrong guess is scanned again. The probe runs next to the scan,
+        # unless there are few rows; then it runs before the scan.
+        fixed = [message, "copy", *fixup]
+        passes = ["gather", "gather", "copy", ("scan", 0), "copy", ("scan", 4)]
+        end = {"decays": fixed, "keeps": passes}
+        kinds = {"decays": gates, "keeps": keeping}
+        for max_serial_rows in (0, 8):
+            with unless_decayed("two_pass", max_serial_rows):
+                for assumed, kind in (
+                    (None, "decays"), (None, "decays"), ("decays", "decays"), ("decays", "keeps"),
+                    (None, "keeps"), ("keeps", "keeps"), ("keeps", "decays"),
+                ):  # fmt: skip
+                    with host_calls() as calls:
+                        result = sharded.linear_recurrence(kinds[kind][:, part], x[:, part])
+                    close(result, upsweep.linear_recurrence(kinds[kind], x)[:, part], 1e-9)
+                    start = scan if (assumed or kind) == "decays" else []
+                    if assumed is None:
+                        expected = [*probe, *start, "consensus", *end[kind]]
+                    elif max_serial_rows:
+                        expected = ["copy", *start, "consensus", *end[assumed], "wait", "consensus"]
+                    else:
+                        expected = [*start, "copy", "consensus", *end[assumed], "wait", "consensus"]
+                    if assumed not in (None, kind):
+                        expected += [*(scan if kind == "decays" else []), *end[kind]]
+                    n_waits = 1 if kind == "decays" else 2
+                    assert calls == [*expected, *["wait"] * n_waits], (assumed, kind, calls, expected)
         with forced("two_pass"), host_calls() as calls:
             run_sum()
         assert calls == ["consensus", "gather", "gather", ("scan", 0), ("scan", 4)], calls
+
+
+def gates_of_kinds(world, kinds):
+    """Factors of 8 rows, 3,000 steps a rank; those of a rank whose kind is "k" keep the state."""
+    gates = world.random(8, 3000 * world.size).mul(0.002)
+    for rank, kind in enumerate(kinds[: world.size]):
+        if kind == "k":
+            shard = gates[:, 3000 * rank : 3000 * rank + 3000]
+            shard.mul_(500).abs_().add_(0.5)
+    return gates
+
+
+@check
+def a_wrong_guess_of_some_ranks_changes_no_bit(world):
+    x, part = world.random(8, 3000 * world.size), slice(3000 * world.rank, 3000 * world.rank + 3000)
+    with peer_to_peer(world):
+        for order in ("two_pass", "pipelined"):
+            for serial_rows in (0, 8):
+                alone, history = {}, {}
+                for kinds in ("ddd", "kdd", "dkd", "ddk", "kkk"):
+                    with unless_decayed(order, serial_rows):
+                        alone[kinds] = sharded.linear_recurrence(gates_of_kinds(world, kinds)[:, part], x[:, part])
+                        (history[kinds],) = strategies._decay_history._entries.values()
+                    expected = upsweep.linear_recurrence(gates_of_kinds(world, kinds), x)[:, part]
+                    close(alone[kinds], expected, 1e-9)
+                    assert len(history[kinds]) == 1  # one measurement a call
+                with unless_decayed(order, serial_rows):
+                    for kinds in (
+                        "ddd",
+                        "ddd",
+                        "kdd",
+                        "ddd",
+                        "ddd",
+                        "dkd",
+                        "kkk",
+                        "kkk",
+                        "ddk",
+                        "kkk",
+                        "kkk",
+                        "ddd",
+                    ):
+                        result = sharded.linear_recurrence(gates_of_kinds(world, kinds)[:, part], x[:, part])
+                        assert torch.equal(result, alone[kinds]), (order, serial_rows, kinds)
+                        (entries,) = strategies._decay_history._entries.values()
+                        assert entries[-1] == history[kinds][0]
+
+
+@check
+def a_rank_that_fails_after_an_assumption(world):
+    """All ranks raise, and the next call is right."""
+    x, part = world.random(8, 3000 * world.size), slice(3000 * world.rank, 3000 * world.rank + 3000)
+    gates = gates_of_kinds(world, "ddd")
+
+    def run():
+        return sharded.linear_recurrence(gates[:, part], x[:, part])
+
+    def fails(*_):
+        raise MemoryError("no more")
+
+    run_chosen = strategies.DistributedScan._run_chosen
+    expected = upsweep.linear_recurrence(gates, x)[:, part]
+    error = (
+        (MemoryError, "no more") if world.rank == 0 else (RuntimeError, "rank 0 of the group raised MemoryError")
+    )
+    for owner, name, replacement in (
+        (shard_module.Shard, "start_decay_probe", fails),
+        (strategies.DistributedScan, "_run_chosen", lambda *arguments: fails(run_chosen(*arguments))),
+    ):
+        with peer_to_peer(world), unless_decayed("two_pass", 0):
+            run(), run()
+            is_patched = world.rank == 0
+            with mock.patch.object(owner, name, replacement) if is_patched else contextlib.nullcontext():
+                raises(*error, run)
+            close(run(), expected, 1e-9)
+
+
+@check
+def a_default_device_changes_nothing(world):
+    x, part = world.random(3, 300), world.cut(300)
+    expected = upsweep.cumulative_sum(x)[:, part]
+    with torch.device("meta"):
+        close(sharded.cumulative_sum(x[:, part]), expected)
 
 
 @check
@@ -379,7 +480,7 @@ def validated_shards_are_cached(world):
         expected = getattr(upsweep, name)(*[x, *factors][::order], **keywords)
         close(getattr(sharded, name)(*shards[::order], **keywords), expected[:, part], 1e-5)
 
-    with peer_to_peer(world), mock.patch.object(caches, "_shards", LRUCache(64)) as cached:
+    with peer_to_peer(world), mock.patch.object(shard_cache, "_shards", LRUCache(64)) as cached:
         for n in (1, 2, 3):
             for name, factors, keywords in calls:
                 compare(name, n * x, factors, keywords)

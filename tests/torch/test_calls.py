@@ -282,6 +282,38 @@ def test_a_described_scan_is_the_one_of_the_descriptors(calls, library, workspac
         assert bytes(request) == bytes(expected)
 
 
+@pytest.mark.parametrize("workspace_bytes", [0, 4096])
+def test_a_described_reduction_is_the_one_of_the_descriptors(calls, library, workspace_bytes):
+    library.workspace_bytes = workspace_bytes
+    x, gates = random(2, 3, 4), random(2, 3, 4, dtype=torch.bfloat16)
+    value, product, dropped = (
+        torch.empty(2, 4, dtype=dtype) for dtype in (torch.float64, torch.float64, torch.bool)
+    )
+    sums = torch.ones(4, 3, 2, dtype=torch.int64).mT
+    for axis, operands, factor, parts in (
+        (1, (x, gates, None, None, x > 0.5), 1.0, (product, value, dropped)),
+        (1, (x, None, random(2, 1).expand(2, 4), random(2, 4), None), 1.0, (None, value, None)),
+        (1, (x, None, None, None, None), 0.5 - 2j, (product.to(torch.complex128), value.cfloat(), None)),
+        (0, (sums, None, None, None, None), 1.0, (None, torch.empty(2, 3, dtype=torch.int64), None)),
+    ):
+        x_, gates_, gamma, initial, reset = operands
+        options = {"axis": axis, "reverse": True}
+        calls.reduce(x_, gates_, gamma, factor, initial, reset, *parts, **options)
+        factors = (gates_, factor if gamma is None else gamma)
+        expected = scan_launch.reduction(
+            *map(executors.describe, (x_, *factors, initial, reset, *parts)), **options, device=0, stream=STREAM
+        )
+        request = library.requests[-1]
+        if workspace_bytes:
+            assert request.scan.workspace and request.scan.workspace_bytes == workspace_bytes
+            request.scan.workspace, request.scan.workspace_bytes = None, 0
+        assert bytes(request) == bytes(expected)
+    n_requests = len(library.requests)
+    empty = torch.empty(0, 4)
+    calls.reduce(empty, None, None, 1.0, None, None, None, empty[:, 0].double(), None, axis=1, reverse=False)
+    assert len(library.requests) == n_requests  # no rows: there is nothing to write
+
+
 MOST = 1000  # bins that are counted without a look at the memory
 
 

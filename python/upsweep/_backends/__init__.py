@@ -48,19 +48,18 @@ if TYPE_CHECKING:
     from upsweep._backends.cuda import memory as cuda_memory
     from upsweep._backends.cuda import pairs_launch as cuda_pairs_launch
     from upsweep._backends.cuda import scan as cuda_scan
-    from upsweep._backends.cuda import scan_launch as cuda_scan_launch
     from upsweep._backends.cuda import user_scan as cuda_user_scan
 
 __all__ = [
     "check_threads", "cpu_filter", "cpu_user_scan", "cuda_bincount", "cuda_bincount_launch", "cuda_loops",
-    "cuda_memory", "cuda_pairs_launch", "cuda_scan", "cuda_scan_launch", "cuda_user_scan",
+    "cuda_memory", "cuda_pairs_launch", "cuda_scan", "cuda_user_scan",
     "fill_linear_thresholds", "find_extremes", "reduce_scan", "run_count", "run_histogram", "run_pairs",
     "run_scan",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Import a module of a backend, ``cuda.scan_launch`` for `cuda_scan_launch`, on first use.
+    """Import a module of a backend, ``cuda.pairs_launch`` for `cuda_pairs_launch`, on first use.
 
     Most programs use no device and no compiler, and the imports take some ms. Launch modules are for callers with
     pointers, strides, a stream and an allocator: `_torch` and `distributed`.

@@ -87,12 +87,9 @@ def run(
     """
     x, gates, gamma, initial = (resolve(value) for value in (x, gates, gamma, initial))
     if x.is_cuda:
-        factor = 1.0
-        if not isinstance(gamma, Tensor):
-            gamma, factor = None, 1.0 if gamma is None else gamma
         calls.scan(
-            x, gates, gamma, factor, initial, reset, out, final, axis=axis, reverse=reverse, exclusive=exclusive,
-            window=window,
+            x, gates, *_split_factor(gamma), initial, reset, out, final, axis=axis, reverse=reverse,
+            exclusive=exclusive, window=window,
         )  # fmt: skip
         return
     assert out is not None
@@ -105,6 +102,11 @@ def run(
         )  # fmt: skip
     elif last is not None:
         last[...] = 0 if scan.initial is None else scan.initial
+
+
+def _split_factor(gamma: Tensor | complex | None) -> tuple[Tensor | None, complex]:
+    """Return a factor of each line as a tensor and 1, or the number of all lines as None and the number."""
+    return (gamma, 1.0) if isinstance(gamma, Tensor) else (None, 1.0 if gamma is None else gamma)
 
 
 def _scan_of_views(
@@ -137,10 +139,9 @@ def reduce(
     """
     x, gates, gamma, initial = (resolve(tensor) for tensor in (x, gates, gamma, initial))
     if x.is_cuda:
-        _backends.cuda_scan_launch.reduce(
-            *map(describe, (x, gates, gamma, initial, reset, multiplier, value, dropped)), axis=axis,
-            reverse=reverse, **TensorContext(x).resources,
-        )  # fmt: skip
+        calls.reduce(
+            x, gates, *_split_factor(gamma), initial, reset, multiplier, value, dropped, axis=axis, reverse=reverse
+        )
         return
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, value.dtype)
     parts = _backends.reduce_scan(scan, reverse=reverse, flush=flush, n_threads=n_threads)

@@ -19,7 +19,7 @@ How it works
       -> scan                  checks the call, asks for consensus, runs the scan
            communicator        consensus of all ranks: all-gather of metadata, or of the error of one rank
            shard               this rank's part: scans and reductions of rows, decay of the state before it
-             caches            checked shards, and prepared CUDA launches for arrays of the same layout
+             shard_cache       checked shards, for arrays of the same layout
            strategies          which rows are scanned from which state, and what is sent
              transport         messages of torch.distributed          \  one interface: all-gathers and channels
              p2p_transport     memory of the other GPUs of one host   /
@@ -31,6 +31,8 @@ How it works
 2. The consensus exchanges the metadata: shape of the state, dtypes, whether the state before the shard decays, how
    many groups of rows are worth a message. From these all ranks choose the same strategy.
 3. The strategy runs: `local_with_fixup`, `pipelined` or `two_pass`; `strategies` says when each is chosen.
+4. On a device, a decay that was assumed from earlier calls is compared with the factors when all work is queued,
+   in a second consensus. After a wrong guess the shards are scanned again.
 
 The GPUs of one host write states into each other's memory. That is set up when a group first scans: it takes 1.5
 seconds once, and 1.25 MiB for each rank of the group on each device, as long as the group lives. Where it cannot

@@ -16,7 +16,7 @@ import torch
 from upsweep import _backends
 from upsweep._torch import aggregates, executors
 from upsweep._torch import scan as torch_scan
-from upsweep.distributed import autograd, caches
+from upsweep.distributed import autograd, shard_cache
 from upsweep.distributed.autograd import AutogradScan
 from upsweep.distributed.communicator import Communicator, Meta, PendingConsensus
 from upsweep.distributed.shard import Shard
@@ -31,7 +31,7 @@ class ScanCall:
     prepare: Callable[
         [Any], torch_scan.TensorScan
     ]  # checks the arguments with the initial state that it is passed
-    operands: caches.Operands | None  # if the arguments are nothing but these, `axis` and the flags
+    operands: shard_cache.Operands | None  # if the arguments are nothing but these, `axis` and the flags
     axis: Any
     reverse: bool
     initial: Any
@@ -41,15 +41,19 @@ class ScanCall:
     flush: bool  # whether subnormal states may become 0
     group: Any
 
-    def meta(self, scan: Any, comm: Communicator) -> Meta:
-        """Return what the other ranks have to know of the checked scan before anything is computed."""
+    def describe(self, scan: Any) -> Meta:
+        """Return what the other ranks have to know of the checked scan, whatever its tensors contain."""
         dtype = aggregates.wide_dtype(scan.dtype)
+        tensors = (scan.x, scan.gates, scan.gamma, scan.reset, scan.initial)
+        torch_scan.reject_jit_trace()
+        torch_scan.reject_forward_ad(tensors)
+        is_eager = not torch_scan.needs_dispatcher(tensors)
         return {
             "scan": self.name, "reverse": self.reverse, "state": list(scan.state_shape), "dtype": str(dtype),
             "factors": str(aggregates.factor_dtype(scan, dtype)), "has_reset": scan.reset is not None,
-            "empty": scan.shape[scan.axis] == 0 and scan.initial is None, "return_final": self.return_final,
-            "requires_grad": False, "is_eager": False,
-            "exchanged on": comm.messages.comm_device(scan.x.device).type,
+            "empty": scan.shape[scan.axis] == 0 and scan.initial is None, "is_eager": is_eager,
+            "requires_grad": not is_eager and torch_scan.requires_autograd(tensors),
+            "is_differentiable": not self.exclusive and autograd.is_differentiable(scan, tensors),
         }  # fmt: skip
 
 
@@ -61,37 +65,31 @@ def scan(call: ScanCall) -> Any:
     comm = Communicator(call.group)
     meta, error, aggregate, shard, start = None, None, None, None, None
     try:
-        key = caches.cache_key(call.name, call.operands, call.axis, call.reverse, call.exclusive)
-        shard = caches.find_shard(key, call.operands)
-        if shard is not None:
-            checked, needs_dispatcher = shard.scan, False
-            tensors = (checked.x, checked.gates, None, None, None)
+        key = shard_cache.cache_key(call.name, call.operands, call.axis, call.reverse, call.exclusive)
+        cached = shard_cache.find(key, call.operands)
+        if cached is not None:
+            shard, meta = cached
+            checked = shard.scan
         else:
             checked = call.prepare(call.initial if comm.rank == comm.order(call.reverse)[0] else None)
             _backends.check_threads(call.n_threads)
-            tensors = (checked.x, checked.gates, checked.gamma, checked.reset, checked.initial)
-            torch_scan.reject_jit_trace()
-            torch_scan.reject_forward_ad(tensors)
-            needs_dispatcher = torch_scan.needs_dispatcher(tensors)
-        if needs_dispatcher:
-            meta = call.meta(checked, comm)
-            meta["requires_grad"] = torch_scan.requires_autograd(tensors)
-        else:
-            if shard is None:
+            meta = call.describe(checked)
+            if meta["is_eager"]:
                 shard = Shard(checked, call.reverse, call.exclusive, call.flush, call.n_threads)
-                caches.store_shard(key, call.operands, shard)
-            start = SpeculativeStart(shard, comm)  # first of all, so that a device has work
-            meta = {**call.meta(checked, comm), **start.meta, "is_eager": True}
-            meta["transport_epoch"] = comm.transport_epoch(shard.out.device)
-        meta["is_differentiable"] = not call.exclusive and autograd.is_differentiable(checked, tensors)
-        if needs_dispatcher and not meta["is_differentiable"]:
-            aggregate = autograd.aggregate(call, checked)
+                shard_cache.store(key, call.operands, shard, meta)
+            elif not meta["is_differentiable"]:
+                aggregate = autograd.aggregate(call, checked)
+        exchanged_on = comm.messages.comm_device(checked.x.device).type
+        meta = {**meta, "return_final": call.return_final, "exchanged on": exchanged_on}
+        if shard is not None:
+            start = SpeculativeStart(shard, comm)
+            meta = {**meta, **start.meta, "transport_epoch": comm.transport_epoch(shard.out.device)}
     except Exception as raised:  # raised by the consensus, on all ranks
         error = raised
     consensus = PendingConsensus(comm, meta, error)
     if start is not None:
         try:
-            start.start_on_host()
+            start.start_deferred_work()
         except Exception:
             consensus.wait()  # else its messages would be taken for those of the next call
             raise

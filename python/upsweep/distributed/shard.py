@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import aggregates, executors, scan_ops
-from upsweep.distributed import caches, streams
+from upsweep.distributed import streams
 
 # A state has decayed if a state this large has become exactly 0. What is left of any finite state, also of one
 # near 2**1024, is below the smallest normal number then.
@@ -69,8 +69,22 @@ class Shard:
         # As many groups of rows as are worth a message between them.
         size = _GROUP_ELEMENTS[self.out.device.type]
         self.n_groups = max(1, min(self.n_rows, _MAX_GROUPS, int(self.out.numel()) // size))
-        self._layout = self._layout_key() if self.out.is_cuda else None
         self._has_one_factor = scan.gates is None and scan.gamma is None and scan.reset is None
+
+    def without_tensors(self) -> Shard:
+        """Return a copy that keeps no tensor."""
+        return self._copy_with(None, None, None)
+
+    def with_tensors(self, x: Tensor, gates: Tensor | None) -> Shard:
+        """Return the shard of tensors of the same layout, and memory for its result."""
+        return self._copy_with(x, gates, scan_ops.allocate_out(x, self.scan.dtype))
+
+    def _copy_with(self, x: Tensor | None, gates: Tensor | None, out: Tensor | None) -> Shard:
+        shard = object.__new__(Shard)  # copy.copy takes several times as long
+        scan = object.__new__(type(self.scan))
+        scan.__dict__.update(self.scan.__dict__, x=x, gates=gates)
+        shard.__dict__.update(self.__dict__, scan=scan, out=out)
+        return shard
 
     def row_groups(self, n_groups: int) -> tuple[Rows, ...]:
         """Split all rows into groups."""
@@ -117,15 +131,6 @@ class Shard:
     def _factor(self, rows: Rows) -> Any:
         return self.scan.factor if self.scan.gamma is None else self.narrow_state(self.scan.gamma, rows)
 
-    def _layout_key(self) -> Any:
-        """Return what determines the description of the scan but for addresses; None: it cannot be cached."""
-        scan = self.scan
-        tensors = (scan.x, scan.gates, scan.gamma, scan.reset, self.out)
-        if any(t is not None and (t.is_conj() or t.is_neg()) for t in tensors) or not self.out.numel():
-            return None
-        layouts = tuple([None if t is None else (t.dtype, t.stride()) for t in tensors])
-        return scan.shape, scan.axis, self.reverse, self.exclusive, repr(scan.factor), self.out.device, layouts
-
     def scan_rows(self, rows: Rows, initial: Tensor | None, steps: int | None = None) -> Tensor:
         """Write these rows of the result, or their first steps; return the state after them."""
         steps, final = self.length if steps is None else steps, self.empty_state(rows)
@@ -136,26 +141,13 @@ class Shard:
         self, x: Tensor, rows: Rows, initial: Tensor | None, steps: int, out: Tensor | None, final: Tensor
     ) -> None:
         scan = self.scan
-
-        def operands() -> tuple[Any, ...]:
-            x_part, gates, reset, out_part = (
-                self._narrow(tensor, rows, steps) for tensor in (x, scan.gates, scan.reset, out)
-            )
-            return x_part, gates, self._factor(rows), initial, reset, out_part, final
-
-        if self._layout is not None and (initial is None or not (initial.is_conj() or initial.is_neg())):
-            initial_layout = None if initial is None else (initial.dtype, initial.stride())
-            x_layout = x is scan.x or (x.dtype, x.stride())
-            caches.start_scan(
-                (self._layout, rows, steps, initial_layout, x_layout, out is None),
-                (x, scan.gates, scan.gamma, initial, scan.reset, out, final), operands, self.out.device,
-                axis=scan.axis, reverse=self.reverse, exclusive=self.exclusive,
-            )  # fmt: skip
-            return
+        x_part, gates, reset, out_part = (
+            self._narrow(tensor, rows, steps) for tensor in (x, scan.gates, scan.reset, out)
+        )
         with torch.no_grad():
             executors.run(
-                *operands(), axis=scan.axis, reverse=self.reverse, exclusive=self.exclusive, flush=self.flush,
-                n_threads=self.n_threads,
+                x_part, gates, self._factor(rows), initial, reset, out_part, final, axis=scan.axis,
+                reverse=self.reverse, exclusive=self.exclusive, flush=self.flush, n_threads=self.n_threads,
             )  # fmt: skip
 
     def reduce_rows(self, rows: Rows) -> aggregates.Parts:
@@ -263,6 +255,8 @@ def _repeats_to_zero(left: float) -> float:
 def pack_aggregate(aggregate: aggregates.Parts, is_sum: bool, has_reset: bool) -> Tensor:
     """Stack value, multiplier (1 in a sum, and left out) and reset (if any rank has some) in the value's dtype."""
     multiplier, value, reset = aggregate
+    if is_sum and not has_reset:
+        return value.unsqueeze(0)
     return torch.stack([value, *[multiplier.to(value.dtype)] * (not is_sum), *[reset.to(value.dtype)] * has_reset])
 
 

@@ -18,7 +18,9 @@ host waits only to learn what to queue.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from torch import Tensor
 from upsweep._torch import aggregates, executors
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.distributed import streams
-from upsweep.distributed.communicator import Communicator, Meta
+from upsweep.distributed.communicator import Communicator, Meta, PendingConsensus
 from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
 from upsweep.distributed.shard import Rows, Shard, pack_aggregate, unpack_aggregates
 from upsweep.distributed.transport import Transport
@@ -35,8 +37,17 @@ from upsweep.distributed.transport import Transport
 _MESSAGE_COST = 0.1  # share of the time of two passes: what the messages of a pipeline cost
 
 
-def _decays(meta: Meta) -> bool:
-    return meta["decay_steps"] is not None
+# The state after the last step, if a rank returns it, and a function that waits until the host knows whether all
+# states that were sent are finite.
+PendingResult = tuple[Tensor | None, Callable[[], bool]]
+
+
+def _is_known_finite() -> bool:
+    return True
+
+
+def _decays(decay_steps: int | None) -> bool:
+    return decay_steps is not None
 
 
 def _two_pass_cost(has_gates: bool) -> float:
@@ -62,71 +73,93 @@ class SpeculativeStart:
 
     A device gets work before the consensus starts: all rows if the state decays; the first group on the first rank
     of a pipeline. If the factors are data, a probe tells whether the state decays. If the last two shards of this
-    layout agreed on that, the same is assumed until the probe is done. A wrong guess is scanned again.
+    layout agreed on that, the same is assumed, and the ranks compare it with the probes (`measure_decay`) when the
+    device has all its work. After a wrong guess the shards are scanned again.
     """
 
     def __init__(self, shard: Shard, comm: Communicator):
         self.shard = shard
-        self.payload_rows: Rows | None = None  # the first ones that `two_pass` sends, and what it sends of them
-        self.payload: aggregates.Parts | Tensor | None = None
-        self._states: dict[Rows, Tensor] = {}  # after the rows that are scanned, from the first row on
         order = comm.order(shard.reverse)
         self._is_first, self._is_last = comm.rank == order[0], comm.rank == order[-1]
         self._n_ranks, self._is_async = comm.size, streams.is_async(shard.out.device)
         self._two_pass_cost = _two_pass_cost(shard.scan.gates is not None)
-        has_history = self._is_async and shard.needs_probe
-        layout = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
-        history = (_decay_history.get(layout) if has_history else None) or ()
-        is_assumed = len(history) == 2 and (history[0] is None) == (history[1] is None)
-        self._decay_steps = history[1] if is_assumed else None
-        if is_assumed and shard.n_rows > _MAX_SERIAL_ROWS:
-            ready = torch.cuda.current_stream(shard.out.device).record_event()
-            self._start()
-            # The host waits for the probe below, so that its memory lives long enough.
-            with streams.on_side_stream(shard.out.device, ready):
-                wait_for_probe = shard.start_decay_probe()
-        else:
-            wait_for_probe = shard.start_decay_probe()
-            if is_assumed:
-                self._start()
-        steps = wait_for_probe()
-        if is_assumed and (self._decay_steps is None) != (steps is None):
-            # Scan again in the groups of the right strategy: the bits must not depend on earlier calls.
-            self._states, self.payload_rows, self.payload = {}, None, None
-        self._decay_steps = steps
+        self._discard()
+        self._layout: Any = None  # if its history is kept
+        if self._is_async and shard.needs_probe and comm.size > 1:
+            self._layout = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
+        self._history = _decay_history.get(self._layout) or ()
+        self.is_assumed = len(self._history) == 2 and self._history[0] == self._history[1]
+        self._decay_steps = self._history[1] if self.is_assumed else None
+        self._wait_for_probe: Callable[[], int | None] | None = None
+        self._probe_error: Exception | None = None
+        if self.is_assumed:  # the probe needs nothing that is queued from here on
+            self._ready = torch.cuda.current_stream(shard.out.device).record_event()
+        if not self.is_assumed or shard.n_rows <= _MAX_SERIAL_ROWS:
+            self._wait_for_probe = shard.start_decay_probe()
+        if not self.is_assumed:
+            self.measure_decay()
         if self._is_async:
             self._start()
-        if has_history:
-            _decay_history[layout] = (*history[-1:], steps)
 
     @property
     def meta(self) -> Meta:
         """This rank's metadata for the choice of the strategy."""
         return {
-            "decay_steps": self._decay_steps, "n_groups": self.shard.n_groups, "two_pass_cost": self._two_pass_cost
+            "decay_steps": self._decay_steps, "is_assumed": self.is_assumed, "n_groups": self.shard.n_groups,
+            "two_pass_cost": self._two_pass_cost,
         }  # fmt: skip
 
-    def start_on_host(self) -> None:
-        """Do on the CPU what a device does before the consensus, while the consensus is under way."""
+    def start_deferred_work(self) -> None:
+        """Start what may wait until the consensus is under way: on the CPU all work, on a device a probe.
+
+        The probe only reads the factors, and its own memory belongs to the side stream, so that a call that fails
+        need not wait for it. An error of the probe is raised by `measure_decay`, on all ranks.
+        """
         if not self._is_async:
             self._start()
+        elif self.is_assumed and self._wait_for_probe is None:
+            try:
+                with streams.on_side_stream(self.shard.out.device, "probe", self._ready):
+                    self._wait_for_probe = self.shard.start_decay_probe()
+            except Exception as error:
+                self._probe_error = error
+
+    def measure_decay(self) -> int | None:
+        """Return the number of steps after which the shard decays, None if that is late; wait for the probe."""
+        if self._probe_error is not None:
+            raise self._probe_error
+        if self._wait_for_probe is not None:
+            after = (self.shard.out.device, "probe", self._ready) if self.is_assumed else None
+            with contextlib.nullcontext() if after is None else streams.on_side_stream(*after):
+                self._decay_steps = self._wait_for_probe()
+            self._wait_for_probe = None
+            if self._layout is not None:
+                _decay_history[self._layout] = (*self._history[-1:], self._decay_steps)
+        return self._decay_steps
+
+    def restart(self) -> None:
+        """Start again after a wrong guess, with the measured decay."""
+        self._discard()
+        self._start()
+
+    def _discard(self) -> None:
+        self.payload_rows: Rows | None = None  # the first ones that `two_pass` sends, and what it sends of them
+        self.payload: aggregates.Parts | Tensor | None = None
+        self._states: dict[Rows, Tensor] = {}  # after the rows that are scanned, from the first row on
 
     def _start(self) -> None:
-        """Start the work of the strategy that these metadata lead to, unless it is started."""
+        """Start the work of the strategy that these metadata lead to."""
         shard, n_groups = self.shard, self.shard.n_groups
         if not shard.length and shard.scan.initial is None:
             return
         strategy = _choose(self._decay_steps is not None, self._n_ranks, n_groups, self._two_pass_cost)
-        n_scanned = max((rows.end for rows in self._states), default=0)
         if strategy == "two_pass":
-            if self.payload_rows is None:
-                self.payload_rows = shard.row_groups(min(2, n_groups))[0]
-                if not self._is_last:  # whose aggregate is needed only for the final state
-                    self.payload = _payload(shard, self.payload_rows, self if self._is_first else None)
+            self.payload_rows = shard.row_groups(min(2, n_groups))[0]
+            if not self._is_last:  # whose aggregate is needed only for the final state
+                self.payload = _payload(shard, self.payload_rows, self if self._is_first else None)
         elif strategy == "local_with_fixup":
-            if n_scanned < max(1, shard.n_rows):
-                self._scan(Rows(n_scanned, shard.n_rows))
-        elif self._is_first and not n_scanned:
+            self._scan(shard.rows)
+        elif self._is_first:
             self._scan(shard.row_groups(n_groups)[0])
 
     def _scan(self, rows: Rows) -> None:
@@ -148,13 +181,12 @@ class DistributedScan:
     """
 
     def __init__(self, shard: Shard, comm: Communicator, all_meta: list[Meta], start: SpeculativeStart):
-        self.shard, self.comm, self.start = shard, comm, start
+        self.shard, self.comm, self.start, self.all_meta = shard, comm, start, all_meta
         self.chain = [rank for rank in comm.order(shard.reverse) if not all_meta[rank]["empty"]]
         self.metas = [all_meta[rank] for rank in self.chain]
         self.position = self.chain.index(comm.rank) if comm.rank in self.chain else None
         self.n_groups = max((meta["n_groups"] for meta in self.metas), default=1)
         self.returns_final = any(meta["return_final"] for meta in all_meta)
-        self._epochs = [meta["transport_epoch"] for meta in all_meta]
         self._p2p: SymmetricMemoryTransport | None = None
 
     def run(self) -> Tensor | None:
@@ -164,16 +196,55 @@ class DistributedScan:
         """
         if not self.chain:
             return None
-        cost = max(meta["two_pass_cost"] for meta in self.metas)
-        strategy = _choose(all(map(_decays, self.metas[1:])), len(self.chain), self.n_groups, cost)
         device = self.shard.out.device
-        self._p2p = self.comm.p2p_transport(device, self._epochs)
+        self._p2p = self.comm.p2p_transport(device, [meta["transport_epoch"] for meta in self.all_meta])
         try:
-            final: Tensor | None = getattr(self, strategy)()  # local_with_fixup, pipelined or two_pass
-            return final
+            decay_steps = [meta["decay_steps"] for meta in self.metas]
+            if any(meta["is_assumed"] for meta in self.all_meta):
+                final, is_finite = self._run_assumed(decay_steps)
+            else:
+                final, is_finite = self._run_chosen(decay_steps)
+            # Infinities and NaN never decay, as `local_with_fixup` expects; in `two_pass` a product that vanished
+            # makes NaN of an infinity, and the steps of a shard need not.
+            return final if is_finite() else self.pipelined()[0]
         except BaseException:
             self.comm.reset_transport(device)
             raise
+
+    def _run_assumed(self, assumed: list[int | None]) -> PendingResult:
+        """Start the strategy for shards that are assumed to decay so; start again if they do not.
+
+        A rank that fails meanwhile takes part in the second consensus, so that all ranks raise.
+        """
+        pending: PendingResult = None, _is_known_finite
+        decay_steps, error = None, None
+        try:
+            pending = self._run_chosen(assumed)
+            decay_steps = self.start.measure_decay()
+        except Exception as raised:  # raised by the consensus
+            error = raised
+        consensus = PendingConsensus(
+            self.comm, {"scan": "decay of the factors", "decay_steps": decay_steps}, error
+        )
+        all_meta = consensus.wait(same=("scan",))
+        measured = [all_meta[rank]["decay_steps"] for rank in self.chain]
+        if self._plan(measured) != self._plan(assumed):  # the bits must not depend on earlier calls
+            self.start.restart()
+            pending = self._run_chosen(measured)
+        return pending
+
+    def _plan(self, decay_steps: list[int | None]) -> tuple[str, list[int | None], list[bool]]:
+        """Return the strategy that follows from the decay of all shards, the steps it uses, and who decays."""
+        cost = max(meta["two_pass_cost"] for meta in self.metas)
+        decay = list(map(_decays, decay_steps))
+        strategy = _choose(all(decay[1:]), len(self.chain), self.n_groups, cost)
+        return strategy, decay_steps[1:] if strategy == "local_with_fixup" else [], decay
+
+    def _run_chosen(self, decay_steps: list[int | None]) -> PendingResult:
+        """Start the strategy for shards that decay after so many steps."""
+        self.decay_steps = decay_steps
+        pending: PendingResult = getattr(self, self._plan(decay_steps)[0])()
+        return pending
 
     def _transport(self, n_bytes: int) -> Transport:
         """Return the transport for so many bytes per rank, in one message or several; all ranks agree on it."""
@@ -184,26 +255,27 @@ class DistributedScan:
         state = self.start.state_after(rows)
         return self.shard.scan_rows(rows, self.shard.initial(rows)) if state is None else state
 
-    def local_with_fixup(self) -> Tensor | None:
+    def local_with_fixup(self) -> PendingResult:
         """Scan from nothing, then the first steps again from the state before the shard."""
         shard, position = self.shard, self.position
         value = shard.empty_state(shard.rows).zero_() if position is None else self._scan_first(shard.rows)
         if not self.returns_final:
             if len(self.chain) == 1:
-                return None
+                return None, _is_known_finite
             if len(self.chain) == self.comm.size == 2:
-                return self._fixup_of_two(value)
+                return None, self._fixup_of_two(value)
         values = self._transport(value.nbytes).start_all_gather(value)()
         wait_for_isfinite = streams.start_isfinite(values)  # while the device goes on
         if position:
-            shard.scan_rows(shard.rows, values[self.chain[position - 1]], self.metas[position]["decay_steps"])
-        # Infinities and NaN never decay; they pass through all shards as they pass through all steps.
-        is_finite = wait_for_isfinite()
-        if not all(is_finite[rank] for rank in self.chain[:-1]):
-            return self.pipelined()
-        return values[self.chain[-1]] if self.returns_final else None
+            shard.scan_rows(shard.rows, values[self.chain[position - 1]], self.decay_steps[position])
 
-    def _fixup_of_two(self, value: Tensor) -> Tensor | None:
+        def is_finite() -> bool:
+            flags = wait_for_isfinite()
+            return all(flags[rank] for rank in self.chain[:-1])
+
+        return (values[self.chain[-1]] if self.returns_final else None), is_finite
+
+    def _fixup_of_two(self, value: Tensor) -> Callable[[], bool]:
         """The same for two ranks with one message; both then know whether the state is finite."""
         shard, transport = self.shard, self._transport(value.nbytes)
         if self.position:
@@ -214,11 +286,11 @@ class DistributedScan:
             channel.send(value)
         wait_for_isfinite = streams.start_isfinite(value.unsqueeze(0))
         if self.position:
-            shard.scan_rows(shard.rows, value, self.metas[1]["decay_steps"])
+            shard.scan_rows(shard.rows, value, self.decay_steps[1])
         channel.close()
-        return None if wait_for_isfinite()[0] else self.pipelined()
+        return lambda: wait_for_isfinite()[0]
 
-    def pipelined(self) -> Tensor | None:
+    def pipelined(self) -> PendingResult:
         """Scan group after group of rows, and pass the states from rank to rank."""
         shard, position = self.shard, self.position
         groups = shard.row_groups(self.n_groups)
@@ -241,11 +313,11 @@ class DistributedScan:
                 if channel is not None:
                     channel.close()
         if not self.returns_final:
-            return None
+            return None, _is_known_finite
         final = shard.concat_states(states) if states else shard.empty_state(shard.rows).zero_()
-        return transport.start_all_gather(final)()[self.chain[-1]]
+        return transport.start_all_gather(final)()[self.chain[-1]], _is_known_finite
 
-    def two_pass(self) -> Tensor | None:
+    def two_pass(self) -> PendingResult:
         """Gather the aggregates of all shards, then scan from the state before this one."""
         shard, position, chain, start = self.shard, self.position, self.chain, self.start
         groups = shard.row_groups(min(2, self.n_groups))
@@ -272,11 +344,12 @@ class DistributedScan:
                 shard.scan_rows(rows, states[position - 1])
             elif position == 0:
                 self._scan_first(rows)
-        # A product that vanished makes NaN of an infinite state, and the steps of a shard need not.
-        are_finite = [wait_for_isfinite() for wait_for_isfinite in waits_for_isfinite]
-        if not all(is_finite[rank] for is_finite in are_finite for rank in chain[:-1]):
-            return self.pipelined()
-        return shard.concat_states(finals) if self.returns_final else None
+
+        def is_finite() -> bool:
+            all_flags = [wait_for_isfinite() for wait_for_isfinite in waits_for_isfinite]
+            return all(flags[rank] for flags in all_flags for rank in chain[:-1])
+
+        return (shard.concat_states(finals) if self.returns_final else None), is_finite
 
     def _pack(
         self, payload: aggregates.Parts | Tensor | None, rows: Rows, is_sum: bool, has_reset: bool

@@ -22,18 +22,18 @@ def is_async(device: torch.device) -> bool:
     return bool(device.type == "cuda")
 
 
-def on_side_stream(device: torch.device, after: Any = None) -> Any:
-    """A context whose work runs on a stream of its own, with high priority, and after an event."""
+def on_side_stream(device: torch.device, name: str, after: Any = None) -> Any:
+    """A context whose work runs on the stream of this name, with high priority, and after an event."""
     if not is_async(device):
         return contextlib.nullcontext()
-    stream = _side_stream(device)
+    stream = _side_stream(device, name)
     if after is not None:
         stream.wait_event(after)
     return torch.cuda.stream(stream)
 
 
 @cache
-def _side_stream(device: torch.device) -> Any:
+def _side_stream(device: torch.device, name: str) -> Any:
     return torch.cuda.Stream(device, priority=-1)
 
 

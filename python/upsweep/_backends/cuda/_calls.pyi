@@ -82,5 +82,22 @@ class TensorCalls:
     ) -> None:
         """Start a scan of tensors that the caller has checked."""
 
+    def reduce(
+        self,
+        x: Any,
+        gates: Any,
+        gamma: Any,
+        factor: complex,
+        initial: Any,
+        reset: Any,
+        multiplier: Any,
+        value: Any,
+        dropped: Any,
+        *,
+        axis: int,
+        reverse: bool,
+    ) -> None:
+        """Start to reduce steps to an aggregate, whose parts lack the axis."""
+
 class CupyCalls(TensorCalls):
     """The calls of cupy."""
