@@ -59,7 +59,10 @@ add_library(upsweep_cuda SHARED
   cuda/api/scan.cu
   cuda/api/bincount.cu
   cuda/api/reduce.cu
+  cuda/plan/layout.cpp
   cuda/plan/scan.cpp
+  cuda/plan/scan_columns.cpp
+  cuda/plan/scan_lines.cpp
   cuda/plan/scan_windows.cpp
   cuda/plan/reduce.cpp
   cuda/plan/bincount.cpp

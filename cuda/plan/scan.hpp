@@ -1,8 +1,7 @@
-// From a scan to the kernel that runs it: axes merged, regime chosen. Pure host code.
+// From a scan to the kernel that runs it. Pure host code.
 #pragma once
 
-#include "scan/problem.hpp"
-#include "upsweep_cuda.h"
+#include "plan/layout.hpp"
 
 namespace upsweep {
 
@@ -11,28 +10,6 @@ constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone i
 enum Regime : int32_t {
   kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines, kPersistentLines,
   kHeldColumns, kWideColumns, kResidentLines, kBlockLines
-};
-
-// What a launch leaves out: axes that it is repeated over, and the bytes that arrays move along them.
-constexpr int kMostArrays = 9;
-struct Outer {
-  int32_t n;
-  int64_t shape[UPSWEEP_MAX_DIMS];
-  int64_t strides[kMostArrays][UPSWEEP_MAX_DIMS];
-  int64_t n_launches;
-
-  // Whether an array lies as far from a vector's boundary in each launch.
-  bool keeps_vectors(int array) const {
-    for (int dim = 0; dim < n; ++dim)
-      if (strides[array][dim] % 16) return false;
-    return true;
-  }
-  // Whether two of them lie as far from each other's.
-  bool move_alike(int a, int b) const {
-    for (int dim = 0; dim < n; ++dim)
-      if ((strides[a][dim] - strides[b][dim]) % 16) return false;
-    return true;
-  }
 };
 
 // One launch's worth, and how often it is repeated. outer: of x, gates, reset, out, gamma, initial, final_state.
@@ -85,45 +62,17 @@ struct BackwardPlan {
 // nullptr, or what is wrong with the request.
 const char* make_backward_plan(const upsweep_lines_backward& lines, int n_processors, BackwardPlan* plan);
 
-// Runs a launch, which returns a status, with the views at each index of the outer axes in turn.
-template <int n, class Launch>
-int32_t for_each_launch(const Outer& outer, View* const (&views)[n], Launch launch) {
-  char* bases[n];
-  for (int i = 0; i < n; ++i) bases[i] = views[i]->data;
-  for (int64_t index = 0; index < outer.n_launches; ++index) {
-    int64_t rest = index;
-    for (int i = 0; i < n; ++i) views[i]->data = bases[i];
-    for (int dim = outer.n - 1; dim >= 0; --dim) {
-      const int64_t at = rest % outer.shape[dim];
-      rest /= outer.shape[dim];
-      for (int i = 0; i < n; ++i)
-        if (bases[i]) views[i]->data += at * outer.strides[i][dim];
-    }
-    if (const int32_t status = launch()) return status;
-  }
-  return UPSWEEP_OK;
-}
-
-// What plans of scans and of reductions have in common. The scan's arrays come first, in the order of their views;
-// the others have no axis of time, and `out` is at least a layout.
-constexpr int kScanArrays = 7;
-enum ArrayIndex { kX, kGates, kReset, kOut, kGamma, kInitial, kFinal };
-void lay_out(const upsweep_scan& scan, const upsweep_array* const* arrays, View* const* views, int n_arrays, Problem* p,
-             Outer* outer);
 // nullptr, or what is wrong with the scan's own fields.
 const char* check_scan(const upsweep_scan& scan);
 
-int64_t dtype_size(int32_t dtype);
-bool is_typed(int32_t dtype);                     // a real floating one
-// Whether every line of contiguous elements begins, in scan order, on a vector's boundary.
-bool is_aligned(const View& view, const Problem& p, int64_t item);
-// Whether steps are further apart in memory than neighbours of the innermost axis, of which there are enough.
-bool runs_down(const Problem& p);
-// Whether the columns are neighbours, and the first one of each step begins on a vector's boundary.
-bool has_aligned_rows(const View& view, const Problem& p, int64_t item);
-
-// plan/scan_windows.cpp: the part of make_plan for `window=`.
+// Parts of make_plan, each in the file of its name: scans down columns, along lines, and with `window=`.
+void plan_columns(Plan& plan, int32_t accumulator, Machine machine);
+void plan_lines(Plan& plan, int32_t accumulator, Machine machine);
 void plan_window(Plan& plan, int32_t accumulator);
+
+// Bytes of a counter in a line of its own, and of the tile states (scan/look_back.cuh, scan/split_columns.cuh) of tiles and
+// groups of `lanes` lines each.
+int64_t workspace_of(int64_t tiles, int64_t groups, int64_t lanes, int32_t accumulator);
 
 // vec: elements of a lane; times: as Powers has it.
 GammaPowers powers_of(double gamma, int vec, int times);

@@ -58,8 +58,7 @@ struct Arrivals {
     }
 };
 }  // namespace upsweep
-#include "plan/scan.cpp"
-#include "plan/scan_windows.cpp"
+#include "scan_plan.hpp"
 #include "scan/block_lines.cuh"
 
 namespace upsweep {

@@ -33,8 +33,7 @@ static void __nanosleep(unsigned) { back_off(); }
 """
 UNIT = (
     COMMON
-    + """#include "plan/scan.cpp"
-#include "plan/scan_windows.cpp"
+    + """#include "scan_plan.hpp"
 #include "scan/held_columns.cuh"
 #include "scan/split_columns.cuh"
 #include "scan/wide_columns.cuh"

@@ -44,8 +44,7 @@ REPLACED = {
 UNIT = """
 #include "cuda_on_host.hpp"
 static uintptr_t __cvta_generic_to_shared(const void* at) { return uintptr_t(at); }
-#include "plan/scan.cpp"
-#include "plan/scan_windows.cpp"
+#include "scan_plan.hpp"
 #include "plan/bincount.cpp"
 #include "bincount/launch.cu"
 #include "bincount/sums.cu"

@@ -27,8 +27,7 @@ SMALLER = {
 }
 UNIT = """
 #include "cuda_on_host.hpp"
-#include "plan/scan.cpp"
-#include "plan/scan_windows.cpp"
+#include "scan_plan.hpp"
 #include "plan/reduce.cpp"
 #include "instances/reduce_any.cu"
 #include "instances/reduce_float32.cu"
@@ -69,7 +68,7 @@ def compile_unit(folder, unit, translate):
             target = folder / source.relative_to(SOURCES)
             target.parent.mkdir(exist_ok=True)
             target.write_text(translate(source.read_text()))
-    for source in ("on_host.hpp", "cuda_on_host.hpp"):
+    for source in ("on_host.hpp", "cuda_on_host.hpp", "scan_plan.hpp"):
         (folder / source).write_text((SUPPORT / source).read_text())
     (folder / "all_states.cuh").write_text(kernel_text("all_states"))
     (folder / "unit.cpp").write_text(unit)

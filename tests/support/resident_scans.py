@@ -14,8 +14,7 @@ SMALLER = {
 UNIT = (
     COMMON
     + """
-#include "plan/scan.cpp"
-#include "plan/scan_windows.cpp"
+#include "scan_plan.hpp"
 #include "scan/resident_lines.cuh"
 
 namespace upsweep {

@@ -13,8 +13,7 @@ SIZES = {"kTileBytes = 16384": "kTileBytes = 4096"}
 UNIT = (
     COMMON
     + """
-#include "plan/scan.cpp"
-#include "plan/scan_windows.cpp"
+#include "scan_plan.hpp"
 #include "scan/window_lines.cuh"
 
 namespace upsweep {
