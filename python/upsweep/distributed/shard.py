@@ -144,11 +144,10 @@ class Shard:
         x_part, gates, reset, out_part = (
             self._narrow(tensor, rows, steps) for tensor in (x, scan.gates, scan.reset, out)
         )
-        with torch.no_grad():
-            executors.run(
-                x_part, gates, self._factor(rows), initial, reset, out_part, final, axis=scan.axis,
-                reverse=self.reverse, exclusive=self.exclusive, flush=self.flush, n_threads=self.n_threads,
-            )  # fmt: skip
+        executors.run(
+            x_part, gates, self._factor(rows), initial, reset, out_part, final, axis=scan.axis,
+            reverse=self.reverse, exclusive=self.exclusive, flush=self.flush, n_threads=self.n_threads,
+        )  # fmt: skip
 
     def reduce_rows(self, rows: Rows) -> aggregates.Parts:
         """Return the aggregate of these rows: multiplier, value, reset."""
@@ -163,11 +162,10 @@ class Shard:
     ) -> None:
         scan = self.scan
         x, gates, resets = (self._narrow(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
-        with torch.no_grad():
-            executors.reduce(
-                x, gates, self._factor(rows), resets, multiplier, value, reset, initial=initial, axis=scan.axis,
-                reverse=self.reverse, flush=self.flush, n_threads=self.n_threads,
-            )  # fmt: skip
+        executors.reduce(
+            x, gates, self._factor(rows), resets, multiplier, value, reset, initial=initial, axis=scan.axis,
+            reverse=self.reverse, flush=self.flush, n_threads=self.n_threads,
+        )  # fmt: skip
 
     def final_state(self, rows: Rows, initial: Tensor | None) -> Tensor:
         """Return the state after these rows without writing the result."""
