@@ -56,7 +56,7 @@ HEADLINES = (
     _gpu("`linear_recurrence`, 8 x 1,536 x 8,192 float32", SCANS, f"{_MODEL}, float32",
          "fpscan", "accelerated-scan Triton", "associative_scan"),
     _gpu("`linear_recurrence`, the same, forward and backward", SCANS,
-         f"{_MODEL} forward and backward, float32", "fpscan"),
+         f"{_MODEL} forward and backward, float32", "fpscan", "accelerated-scan Triton"),
     _gpu("`discounted_cumsum`, 1,024 x 65,536 float32", SCANS, "discounted_cumsum 1,024 x 65,536, float32",
          "torch-discounted-cumsum"),
     _gpu("`bincount`, 2^27 int64 keys in 256 bins", COUNTS, "bincount 134,217,728 in 256 bins uniform, int64",

@@ -13,7 +13,8 @@ scans are launched cooperatively, with one block a processor.
 
 synccheck (2025.3) reports correct kernels whose warps meet at different named barriers: such a kernel is the group
 "named barriers". What a tool reports of the persistent scans, which synchronise in this way, is in the table and
-no error of the run as long as it reports that kernel too. cuda/README.md says what racecheck reports of them.
+no error of the run as long as it reports that kernel too. racecheck does not: what it reports of those scans
+makes the exit status 1. cuda/README.md says why these reports are false.
 """
 
 import argparse

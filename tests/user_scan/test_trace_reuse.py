@@ -1,4 +1,4 @@
-"""When an update is traced again, what of its surroundings it is compared with, and updates that are not pure."""
+"""When an update is traced again: other signatures, captured values that change, updates that are not pure."""
 
 import functools
 import itertools

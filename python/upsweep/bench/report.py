@@ -55,7 +55,7 @@ def time_text(seconds: float | None) -> str:
 
 
 _LEGENDS = {
-    "fraction of a copy": "the speed over that of a memory copy of the same bytes, which a scan cannot exceed;\n"
+    "fraction of a copy": "the speed over that of a memory copy of the same bytes;\n"
     "  small arrays, as with --quick, are copied within the caches, where a copy is several times faster",
     "Gpairs/s": "billions of pairs of points a second",
     "BUSY": "other processes used the cores meanwhile; measure such rows again on a quiet machine",
