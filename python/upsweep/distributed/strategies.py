@@ -92,7 +92,8 @@ class SpeculativeStart:
         self._decay_steps = self._history[1] if self.is_assumed else None
         self._wait_for_probe: Callable[[], int | None] | None = None
         self._probe_error: Exception | None = None
-        if self.is_assumed:  # the probe needs nothing that is queued from here on
+        self._ready: Any = None  # the event after which a probe may run next to what is queued from here on
+        if self.is_assumed:
             self._ready = torch.cuda.current_stream(shard.out.device).record_event()
         if not self.is_assumed or shard.n_rows <= _MAX_SERIAL_ROWS:
             self._wait_for_probe = shard.start_decay_probe()
@@ -119,7 +120,7 @@ class SpeculativeStart:
             self._start()
         elif self.is_assumed and self._wait_for_probe is None:
             try:
-                with streams.on_side_stream(self.shard.out.device, "probe", self._ready):
+                with self._on_probe_stream():
                     self._wait_for_probe = self.shard.start_decay_probe()
             except Exception as error:
                 self._probe_error = error
@@ -129,13 +130,17 @@ class SpeculativeStart:
         if self._probe_error is not None:
             raise self._probe_error
         if self._wait_for_probe is not None:
-            after = (self.shard.out.device, "probe", self._ready) if self.is_assumed else None
-            with contextlib.nullcontext() if after is None else streams.on_side_stream(*after):
+            with self._on_probe_stream():
                 self._decay_steps = self._wait_for_probe()
             self._wait_for_probe = None
             if self._layout is not None:
                 _decay_history[self._layout] = (*self._history[-1:], self._decay_steps)
         return self._decay_steps
+
+    def _on_probe_stream(self) -> Any:
+        if self._ready is None:
+            return contextlib.nullcontext()
+        return streams.on_side_stream(self.shard.out.device, "probe", self._ready)
 
     def restart(self) -> None:
         """Start again after a wrong guess, with the measured decay."""
