@@ -189,6 +189,15 @@ cdef class ArrayCalls:
         pointer[0] = memory.data
         return result
 
+    cdef object reserve(self, int64_t n_bytes, like, void** pointer):
+        """Return what owns so many bytes on the device of `like`, and set their address; None and NULL for none."""
+        pointer[0] = NULL
+        if not n_bytes:
+            return None
+        address, memory = self.workspace(n_bytes, like.device)
+        pointer[0] = <void*><uintptr_t>address
+        return memory
+
     cdef object new_state(self, int axis, int code, like, const Operand* described, Operand* to):
         """Return a tensor in C order that has the shape of `like` without an axis, and describe it."""
         cdef int64_t shape[64]

@@ -113,8 +113,7 @@ cdef class TensorCalls(ArrayCalls):
             self.stream_of(summands.device, &request.stream)
             status = functions.scan_lines(&request)
             if status == UPSWEEP_WORKSPACE:
-                pointer, memory = self.workspace(request.workspace_bytes, x.device)
-                request.workspace = <void*><uintptr_t>pointer
+                memory = self.reserve(request.workspace_bytes, x, &request.workspace)
                 status = functions.scan_lines(&request)
             functions.require(status)
             return record(out, x, gates, gamma, at, reverse, flush) if differentiates else out
@@ -139,9 +138,8 @@ cdef class TensorCalls(ArrayCalls):
         cdef upsweep_plan plan
         cdef Functions functions = self.complete(request, summands, axis, code)
         functions.require(functions.plan_scan(request, 0, &plan))
-        if plan.workspace_bytes:
-            pointer, memory = self.workspace(plan.workspace_bytes, x.device)
-            request.workspace, request.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
+        memory = self.reserve(plan.workspace_bytes, x, &request.workspace)
+        request.workspace_bytes = plan.workspace_bytes
         functions.require(functions.scan(request))
         return 0
 
@@ -213,6 +211,7 @@ cdef class TensorCalls(ArrayCalls):
         cdef Operand each, of_each, target
         cdef Functions functions
         cdef int64_t words[2]
+        cdef void* on_device
         if not (self.is_plain(keys) and self.is_plain(weights)) or self.is_watched():
             return None
         if type(minlength) is not int or not (length is None or type(length) is int) or type(invalid) is not str:
@@ -247,10 +246,10 @@ cdef class TensorCalls(ArrayCalls):
         request.device, request.deterministic, request.length = each.device, deterministic, each.shape[0]
         self.stream_of(each.device, &request.stream)
         if n_bins < 0 or not drop:
-            pointer, words_memory = self.workspace(sizeof(words), keys.device)
+            words_memory = self.reserve(sizeof(words), keys, &on_device)
         if n_bins < 0:
-            functions.require(functions.key_range(&request, <void*><uintptr_t>pointer))
-            functions.read(&request, <void*><uintptr_t>pointer, words, sizeof(words))
+            functions.require(functions.key_range(&request, on_device))
+            functions.read(&request, on_device, words, sizeof(words))
             # The largest key, which wraps around from 2**63 on, and the position of the first negative one.
             if (words[1] >= 0 and not drop) or words[0] >= most or (words[0] < 0 and each.code == UPSWEEP_UINT64):
                 return None
@@ -265,11 +264,10 @@ cdef class TensorCalls(ArrayCalls):
             request.n_columns = 1
             fill(&request.weights, &of_each, 0)
         if not drop:
-            request.dropped = <void*><uintptr_t>pointer
+            request.dropped = on_device
         functions.require(functions.plan_count(&request, 0, &plan))
-        if plan.workspace_bytes:
-            pointer, memory = self.workspace(plan.workspace_bytes, keys.device)
-            request.workspace, request.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
+        memory = self.reserve(plan.workspace_bytes, keys, &request.workspace)
+        request.workspace_bytes = plan.workspace_bytes
         functions.require(functions.count(&request))
         if not drop:
             functions.read(&request, request.dropped, words, sizeof(words))
@@ -406,9 +404,8 @@ cdef class TensorCalls(ArrayCalls):
             if request.scan.batch_shape[dim] == 0:
                 return
         functions.require(functions.plan_reduce(&request, &plan))
-        if plan.workspace_bytes:
-            pointer, memory = self.workspace(plan.workspace_bytes, x.device)
-            request.scan.workspace, request.scan.workspace_bytes = <void*><uintptr_t>pointer, plan.workspace_bytes
+        memory = self.reserve(plan.workspace_bytes, x, &request.scan.workspace)
+        request.scan.workspace_bytes = plan.workspace_bytes
         functions.require(functions.reduce(&request))
 
     cdef int fill_operands(self, upsweep_scan* request, Operand* summands, x, gates, gamma, factor, initial, reset,

@@ -404,19 +404,8 @@ def a_wrong_guess_of_some_ranks_changes_no_bit(world):
                     assert len(history[kinds]) == 1  # one measurement a call
                 with unless_decayed(order, serial_rows):
                     for kinds in (
-                        "ddd",
-                        "ddd",
-                        "kdd",
-                        "ddd",
-                        "ddd",
-                        "dkd",
-                        "kkk",
-                        "kkk",
-                        "ddk",
-                        "kkk",
-                        "kkk",
-                        "ddd",
-                    ):
+                        "ddd", "ddd", "kdd", "ddd", "ddd", "dkd", "kkk", "kkk", "ddk", "kkk", "kkk", "ddd",
+                    ):  # fmt: skip
                         result = sharded.linear_recurrence(gates_of_kinds(world, kinds)[:, part], x[:, part])
                         assert torch.equal(result, alone[kinds]), (order, serial_rows, kinds)
                         (entries,) = strategies._decay_history._entries.values()

@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
     """Import a module of a backend, ``cuda.pairs_launch`` for `cuda_pairs_launch`, on first use.
 
     Most programs use no device and no compiler, and the imports take some ms. Launch modules are for callers with
-    pointers, strides, a stream and an allocator: `_torch` and `distributed`.
+    pointers, strides, a stream and an allocator: `_torch`.
     """
     backend, _, module = name.partition("_")
     if backend not in ("cpu", "cuda") or name not in __all__:

@@ -242,7 +242,7 @@ def bincount(
         rows = list(counts.shape)
         n_bins = rows.pop(bin_axis)
         meta = {
-            "rows": rows, "dtype": str(result_dtype), "summed in": str(sum_dtype),
+            "rows": tuple(rows), "dtype": str(result_dtype), "summed in": str(sum_dtype),
             "length": None if length is None else int(length), "n_bins": n_bins,
             "requires_grad": torch.is_grad_enabled() and isinstance(weights, Tensor) and weights.requires_grad,
             "return_invalid": bool(return_invalid),

@@ -23,7 +23,8 @@ from upsweep.distributed import p2p_transport, streams
 from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
 from upsweep.distributed.transport import ProcessGroupTransport
 
-Meta = dict[str, Any]  # what a rank tells the others about its call; it has to be JSON
+# What a rank tells the others about its call: hashable values that JSON knows; tuples arrive as lists.
+Meta = dict[str, Any]
 
 _PAYLOAD_BYTES = 4096  # of a rank's metadata or error
 _CONSENSUS_TAG = 1814
@@ -51,17 +52,6 @@ class _GroupState:
         self.p2p_transports: dict[torch.device, tuple[int, SymmetricMemoryTransport]] = {}  # and their epochs
         self.epoch = 0
         self.why_no_p2p: str | None = None
-        self._last_message: tuple[Meta, bytes] = {}, b""
-
-    def encode(self, meta: Meta) -> bytes:
-        """Return the message of these metadata, which are often those of the call before."""
-        last_meta, payload = self._last_message
-        if meta != last_meta or not payload:
-            payload = json.dumps(meta).encode().ljust(_PAYLOAD_BYTES)
-            if len(payload) > _PAYLOAD_BYTES:
-                raise AssertionError(f"{len(payload)} bytes of metadata")
-            self._last_message = dict(meta), payload
-        return payload
 
 
 _states: weakref.WeakKeyDictionary[Any, _GroupState] = weakref.WeakKeyDictionary()
@@ -164,6 +154,15 @@ class Communicator:
         return [meta["reason"] for meta in self.consensus({"reason": reason})]
 
 
+# Consecutive calls send the same metadata.
+@lru_cache(maxsize=64)
+def _encode(items: tuple[tuple[str, Any], ...]) -> bytes:
+    payload = json.dumps(dict(items)).encode().ljust(_PAYLOAD_BYTES)
+    if len(payload) > _PAYLOAD_BYTES:
+        raise AssertionError(f"{len(payload)} bytes of metadata")
+    return payload
+
+
 @lru_cache(maxsize=64)
 def _decode(payload: bytes) -> Meta:
     meta: Meta = json.loads(payload)
@@ -174,20 +173,20 @@ class PendingConsensus:
     """The all-gather of the metadata of a call, or of this rank's error, while it is under way."""
 
     def __init__(self, comm: Communicator, meta: Meta | None, error: Exception | None = None):
-        self._meta = meta or {}
+        meta = meta or {}
         if error is not None:
-            self._meta = {"error": f"{type(error).__name__}: {error}"[:500]}
-        self._error, self._rank, messages = error, comm.rank, comm.messages
+            meta = {"error": f"{type(error).__name__}: {error}"[:500]}
+        self._error, messages = error, comm.messages
         self._device = messages.comm_device(torch.device("cpu"))
         self._finish_gather: Callable[[], Tensor] | None = None
-        payload = torch.frombuffer(bytearray(comm.state.encode(self._meta)), dtype=torch.uint8)
+        payload = torch.frombuffer(bytearray(_encode(tuple(meta.items()))), dtype=torch.uint8)
         if self._device.type == "cpu" and comm.state.is_pairwise:
-            self._payload = payload  # lives until it is sent
             self._rows = torch.empty((comm.size, _PAYLOAD_BYTES), dtype=torch.uint8, device="cpu")
+            self._rows[comm.rank] = payload
             # Not `isend` and `irecv`: their checks take 10 us of 30.
             group, rows = messages.group or dist.group.WORLD, self._rows.unbind()
             others = [rank for rank in range(comm.size) if rank != comm.rank]
-            self._works = [group.send([payload], rank, _CONSENSUS_TAG) for rank in others]
+            self._works = [group.send([rows[comm.rank]], rank, _CONSENSUS_TAG) for rank in others]
             self._works += [group.recv([rows[rank]], rank, _CONSENSUS_TAG) for rank in others]
             return
         with streams.on_side_stream(self._device, "consensus"):
@@ -206,9 +205,7 @@ class PendingConsensus:
         else:
             with streams.on_side_stream(self._device, "consensus"):
                 rows = self._finish_gather().cpu()
-        all_meta = [
-            self._meta if rank == self._rank else _decode(row.tobytes()) for rank, row in enumerate(rows.numpy())
-        ]
+        all_meta = [_decode(row.tobytes()) for row in rows.numpy()]
         if self._error is not None:
             raise self._error
         for rank, meta in enumerate(all_meta):

@@ -183,8 +183,9 @@ def describe_endpoint(device: torch.device, size: int) -> dict[str, Any]:
     try:
         # Processes pass memory to each other by file descriptors and process numbers.
         with open("/proc/sys/kernel/random/boot_id") as file:
-            endpoint["host"] = [file.read().strip()]
-        endpoint["host"] += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt", "net")]
+            boot_id = file.read().strip()
+        namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt", "net")]
+        endpoint["host"] = " ".join([boot_id, *namespaces])
         endpoint["uuid"] = str(torch.cuda.get_device_properties(device).uuid)
         memory = _symmetric_memory()
         words = memory.get_signal_pad_size() // 4 if hasattr(memory, "get_signal_pad_size") else 512

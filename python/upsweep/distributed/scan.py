@@ -43,18 +43,19 @@ class ScanCall:
 
     def describe(self, scan: Any) -> Meta:
         """Return what the other ranks have to know of the checked scan, whatever its tensors contain."""
-        dtype = aggregates.wide_dtype(scan.dtype)
-        tensors = (scan.x, scan.gates, scan.gamma, scan.reset, scan.initial)
-        torch_scan.reject_jit_trace()
-        torch_scan.reject_forward_ad(tensors)
+        dtype, tensors = aggregates.wide_dtype(scan.dtype), _tensors_of(scan)
         is_eager = not torch_scan.needs_dispatcher(tensors)
         return {
-            "scan": self.name, "reverse": self.reverse, "state": list(scan.state_shape), "dtype": str(dtype),
+            "scan": self.name, "reverse": self.reverse, "state": tuple(scan.state_shape), "dtype": str(dtype),
             "factors": str(aggregates.factor_dtype(scan, dtype)), "has_reset": scan.reset is not None,
             "empty": scan.shape[scan.axis] == 0 and scan.initial is None, "is_eager": is_eager,
             "requires_grad": not is_eager and torch_scan.requires_autograd(tensors),
             "is_differentiable": not self.exclusive and autograd.is_differentiable(scan, tensors),
         }  # fmt: skip
+
+
+def _tensors_of(scan: Any) -> tuple[Any, ...]:
+    return scan.x, scan.gates, scan.gamma, scan.reset, scan.initial
 
 
 def scan(call: ScanCall) -> Any:
@@ -73,6 +74,8 @@ def scan(call: ScanCall) -> Any:
         else:
             checked = call.prepare(call.initial if comm.rank == comm.order(call.reverse)[0] else None)
             _backends.check_threads(call.n_threads)
+            torch_scan.reject_jit_trace()
+            torch_scan.reject_forward_ad(_tensors_of(checked))
             meta = call.describe(checked)
             if meta["is_eager"]:
                 shard = Shard(checked, call.reverse, call.exclusive, call.flush, call.n_threads)

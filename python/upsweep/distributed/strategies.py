@@ -85,7 +85,8 @@ class SpeculativeStart:
         self._two_pass_cost = _two_pass_cost(shard.scan.gates is not None)
         self._discard()
         self._layout: Any = None  # if its history is kept
-        if self._is_async and shard.needs_probe and comm.size > 1:
+        is_alone = comm.size == 1  # and needs no state before its shard
+        if self._is_async and shard.needs_probe and not is_alone:
             self._layout = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
         self._history = _decay_history.get(self._layout) or ()
         self.is_assumed = len(self._history) == 2 and self._history[0] == self._history[1]
@@ -95,7 +96,7 @@ class SpeculativeStart:
         self._ready: Any = None  # the event after which a probe may run next to what is queued from here on
         if self.is_assumed:
             self._ready = torch.cuda.current_stream(shard.out.device).record_event()
-        if not self.is_assumed or shard.n_rows <= _MAX_SERIAL_ROWS:
+        if not is_alone and (not self.is_assumed or shard.n_rows <= _MAX_SERIAL_ROWS):
             self._wait_for_probe = shard.start_decay_probe()
         if not self.is_assumed:
             self.measure_decay()
@@ -138,7 +139,7 @@ class SpeculativeStart:
         return self._decay_steps
 
     def _on_probe_stream(self) -> Any:
-        if self._ready is None:
+        if not self.is_assumed:
             return contextlib.nullcontext()
         return streams.on_side_stream(self.shard.out.device, "probe", self._ready)
 

@@ -22,8 +22,9 @@ It waits for the device only where a result depends on the data (`bincount_launc
 arrays. Launch modules know pointers, a stream and an allocator only, so that tensors, whose allocation and streams
 are torch's, use them directly. `loops` prepares and starts its kernels itself (`driver.PreparedCall`).
 
-Scans and plain counts of CUDA tensors skip the launch modules: `_calls`, compiled from src/bindings/_calls.pyx,
-describes tensors and calls the library through addresses that `library` hands over (`Library.functions`).
+Scans, aggregates and plain counts of CUDA tensors skip the launch modules: `_calls`, compiled from
+src/bindings/_calls.pyx, describes tensors and calls the library through addresses that `library` hands over
+(`Library.functions`).
 
 `memory` is the driver's allocator, for numpy arrays and for libraries that allocate nothing. Only this folder uses
 ctypes for CUDA; every call of the C library goes through `library.load()`, which tests replace. Start reading at
