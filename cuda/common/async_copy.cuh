@@ -7,8 +7,17 @@ namespace upsweep {
 
 __device__ inline uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
 
+// kOnce: the second-level cache evicts what is read before all else, so that results stay longer.
+template <bool kOnce = false>
 __device__ inline void copy_async_16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+  if constexpr (kOnce) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "l"(policy) : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+  }
 }
 template <int kBytes>
 __device__ inline void copy_async(void* to, const void* from) {

@@ -82,7 +82,7 @@ struct WholeTile {
   static __device__ void fetch(const T* from, int to, int lane) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
-      copy_async_16(&staging[to + Line::place_in_memory(i, lane)], from + (i * 32 + lane) * kPer);
+      copy_async_16<true>(&staging[to + Line::place_in_memory(i, lane)], from + (i * 32 + lane) * kPer);
   }
   static __device__ void flush(T* to, int base, int lane) {
     __syncwarp();

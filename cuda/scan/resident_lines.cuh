@@ -27,33 +27,54 @@ __device__ inline double carry_over(double factor, double state, double value) {
   return is_finite(state) ? fma(factor, state, value) : state + value;
 }
 
-// What the sums of a warp's lanes add up to, each `factor` after the one before it: before a lane, and up to it.
+// What the sums of a warp's lanes add up to, each a factor after the one before it: before a lane, and up to it. doubled:
+// the factor of 1, 2, 4, ... lanes.
 struct LaneSums {
   double before, until;
 
-  __device__ LaneSums(double sum, double factor, int lane) : until(sum) {
-    for (int by = 1; by < 32; by *= 2, factor *= factor) {
-      const double earlier = shuffle_up(until, by, 32);
-      if (lane >= by) until = carry_over(factor, earlier, until);
+  __device__ LaneSums(double sum, const double (&doubled)[5], int lane) : until(sum) {
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      const double earlier = shuffle_up(until, 1 << i, 32);
+      if (lane >= 1 << i) until = carry_over(doubled[i], earlier, until);
     }
     before = shuffle_up(until, 1, 32);
     if (lane == 0) before = -0.0;
   }
 };
 
-// The factor to the powers of a step, a vector, a lane's run, a warp's runs, and a part.
+// Numbers of which each lane of a warp takes some neighbours: how many each takes of n.
+__host__ __device__ inline int numbers_of_a_lane(int n) { return (n + 31) / 32; }
+
+// The factor to the powers of a step, a vector, a lane's run, a warp's runs, and a part; of what 1, 2, 4, ... lanes take of
+// runs, of warps' runs and of parts; and of 0, 1, 2, ... pieces.
 struct ResidentPowers {
   double step, vector, run, warp, part;
+  double of_runs[5], of_warps[5], of_parts[5];
+  double of_pieces[ResidentTuning::kMostPieces];
 };
 template <class T>
 ResidentPowers resident_powers(const Plan& plan) {
-  const double step = plan.problem.gamma_re, vector = std::pow(step, 16 / int(sizeof(T)));
-  const double run = std::pow(vector, ResidentTuning::kRun);
-  return {step, vector, run, std::pow(run, 32), std::pow(step, double(plan.tile))};
+  using Tuning = ResidentTuning;
+  ResidentPowers p;
+  p.step = plan.problem.gamma_re;
+  p.vector = std::pow(p.step, 16 / int(sizeof(T)));
+  p.run = std::pow(p.vector, Tuning::kRun);
+  p.warp = std::pow(p.run, 32);
+  p.part = std::pow(p.step, double(plan.tile));
+  const int warps = numbers_of_a_lane(plan.resident.pieces * (Tuning::kThreads / 32));
+  const int parts = numbers_of_a_lane(plan.resident.parts);
+  for (int i = 0; i < 5; ++i) {
+    p.of_runs[i] = std::pow(p.run, 1 << i);
+    p.of_warps[i] = std::pow(p.warp, warps << i);
+    p.of_parts[i] = std::pow(p.part, parts << i);
+  }
+  for (int i = 0; i < Tuning::kMostPieces; ++i) p.of_pieces[i] = std::pow(p.run, i * Tuning::kThreads);
+  return p;
 }
 
-// The sums of n numbers in order, each `factor` after the one before it, by a warp of which each lane takes up to kEach:
-// what precedes a lane's numbers, and what all add up to. load(first, count, values) fills in a lane's.
+// The sums of n numbers in order, each `factor` after the one before it, by a warp of which each lane takes `each`, up to
+// kEach: what precedes a lane's numbers, and what all add up to. load(first, count, values) fills in a lane's.
 template <int kEach>
 struct OrderedSums {
   int first, count;                // of a lane's numbers
@@ -61,8 +82,8 @@ struct OrderedSums {
   double before, all;
 
   template <class Load>
-  __device__ OrderedSums(int n, double factor, Load load) {
-    const int lane = threadIdx.x % 32, each = (n + 31) / 32;
+  __device__ OrderedSums(int n, int each, double factor, const double (&doubled)[5], Load load) {
+    const int lane = threadIdx.x % 32;
     // The last lane ends with the last number, so that nothing comes after it.
     first = max(0, n - (32 - lane) * each);
     count = max(0, n - (31 - lane) * each) - first;
@@ -71,7 +92,7 @@ struct OrderedSums {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       if (i < count) sum = carry_over(factor, sum, values[i]);
-    const LaneSums sums(sum, power(factor, each), lane);
+    const LaneSums sums(sum, doubled, lane);
     before = sums.before;
     all = shuffle(sums.until, 31);
   }
@@ -115,11 +136,17 @@ struct ResidentPart {
     return u >= begin && u + kWarpVectors <= end && is_inside(low) && is_inside(low + kWarpVectors - 1);
   }
 
-  __device__ void fetch(int u, uint4* to, int lane) const {
+  // once: it is not read again.
+  __device__ void fetch(int u, uint4* to, int lane, bool once) const {
     if (!is_whole(u)) return fetch_ends(*this, u, to, lane);
     const uint4* const from = reinterpret_cast<const uint4*>(x) + lowest_of(u) + lane;
+    if (once) {
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) copy_async_16(to + i * 32 + lane, from + i * 32);
+      for (int i = 0; i < kRun; ++i) copy_async_16<true>(to + i * 32 + lane, from + i * 32);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) copy_async_16(to + i * 32 + lane, from + i * 32);
+    }
   }
   // Elements outside the line, or the part, add nothing.
   static __device__ __noinline__ void fetch_ends(ResidentPart part, int u, uint4* to, int lane) {
@@ -222,11 +249,16 @@ __global__ void __launch_bounds__(ResidentTuning::kThreads, 1)
   const auto first_of = [&](int piece) {
     return part.begin + (piece * kWarps + warp) * kWarpVectors - lanes_before * Part::kRun;
   };
+  const int again = shape.pieces - shape.slots;   // so many of the first pieces do not stay
   const auto fetch = [&](int piece, int slot) {
-    if (piece < shape.pieces) part.fetch(first_of(piece), place_of(slot), lane);
+    if (piece < shape.pieces) part.fetch(first_of(piece), place_of(slot), lane, piece >= again);
     commit_copies();
   };
   for (int piece = 0; piece < shape.slots; ++piece) fetch(piece, piece);
+  // Of a lane in its warp; of a thread in the first piece and in the second.
+  const double to_lane = power(powers.run, lane);
+  const double to_first = power(powers.run, max(0, static_cast<int>(threadIdx.x) - lanes_before));
+  const double to_second = power(powers.run, kThreads + static_cast<int>(threadIdx.x) - lanes_before);
   for (int piece = 0, slot = 0; piece < shape.pieces; ++piece) {
     wait_for_copies_but(shape.slots - 1);
     __syncwarp();
@@ -234,7 +266,7 @@ __global__ void __launch_bounds__(ResidentTuning::kThreads, 1)
     __syncwarp();
     fetch(piece + shape.slots, slot);
     slot = slot + 1 == shape.slots ? 0 : slot + 1;
-    const LaneSums sums(sum, powers.run, lane);
+    const LaneSums sums(sum, powers.of_runs, lane);
     of_lanes[piece * kThreads] = sums.before;
     if (lane == 31) of_warps[piece * kWarps + warp] = sums.until;
   }
@@ -242,7 +274,9 @@ __global__ void __launch_bounds__(ResidentTuning::kThreads, 1)
   __syncthreads();
   if (warp == 0) {
     constexpr int kEach = (ResidentTuning::kMostPieces * kWarps + 31) / 32, kEachPart = ResidentTuning::kMostParts / 32;
-    const OrderedSums<kEach> sums(shape.pieces * kWarps, powers.warp, [&](int first, int count, double (&values)[kEach]) {
+    const int n = shape.pieces * kWarps;
+    const OrderedSums<kEach> sums(n, numbers_of_a_lane(n), powers.warp, powers.of_warps,
+                                  [&](int first, int count, double (&values)[kEach]) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
         if (i < count) values[i] = of_warps[first + i];
@@ -256,7 +290,8 @@ __global__ void __launch_bounds__(ResidentTuning::kThreads, 1)
       before = carry_over(powers.warp, before, sums.values[i]);
     }
     const Word* const words = w.tile_words + (blockIdx.x - part_index);
-    const OrderedSums<kEachPart> parts(part_index, powers.part, [&](int first, int count, double (&values)[kEachPart]) {
+    const OrderedSums<kEachPart> parts(part_index, numbers_of_a_lane(shape.parts), powers.part, powers.of_parts,
+                                       [&](int first, int count, double (&values)[kEachPart]) {
       Word word[kEachPart][1];
       wait_for(words + first, count, 1, word);
 #pragma unroll
@@ -266,15 +301,13 @@ __global__ void __launch_bounds__(ResidentTuning::kThreads, 1)
     if (lane == 0) state_before = parts.all;
   }
   __syncthreads();
-  const double to_lane = power(powers.run, lane);
   // The pieces that are there, then the first ones, which take the places of those that are done.
-  const int again = shape.pieces - shape.slots;
   for (int i = 0, slot = again % shape.slots; i < shape.pieces; ++i) {
     const int piece = i < shape.slots ? again + i : i - shape.slots;
     wait_for_copies_but(shape.slots - 1);
     __syncwarp();
     const double before = carry_over(to_lane, of_warps[piece * kWarps + warp], of_lanes[piece * kThreads]);
-    const double from_begin = power(powers.run, max(0, piece * kThreads + static_cast<int>(threadIdx.x) - lanes_before));
+    const double from_begin = piece ? to_second * powers.of_pieces[piece - 1] : to_first;
     Part::template walk<true>(place_of(slot), lane, powers, carry_over(from_begin, state_before, before));
     __syncwarp();
     part.flush(first_of(piece), place_of(slot), lane);

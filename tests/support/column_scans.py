@@ -19,6 +19,7 @@ REPLACED = {
     r'asm volatile\("st\.relaxed.*?\);': "__atomic_store_n(to, w, __ATOMIC_RELAXED);",
     r'asm volatile\("ld\.relaxed.*?\);': "w = __atomic_load_n(from, __ATOMIC_RELAXED);",
     r'asm volatile\("cp\.async\.cg.*?\);': "std::memcpy(__builtin_assume_aligned(to, 16), from, 16);",
+    r'asm\("createpolicy.*?\);': "",
     r'asm volatile\("cp\.async\.ca.*?\);': "std::memcpy(to, from, kBytes);",
     r"asm volatile\(.*?\);": ";",
     r"#include <cuda_\w+\.h>": "",
@@ -123,7 +124,7 @@ extern "C" int upsweep_cuda_scan(const upsweep_scan* scan) {
 
 def for_the_host(text, smaller):
     for pattern, replacement in REPLACED.items():
-        text = re.sub(pattern, replacement, text)
+        text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     for measured, small in smaller.items():
         text = text.replace(measured, small)
     return text
