@@ -10,13 +10,14 @@ from pathlib import Path
 
 import kernel_cases
 import pytest
+from devices import find_installed
 from upsweep._backends.cuda import driver, library
 
 
 @pytest.fixture
 def planned_cuda(fake_cuda, monkeypatch):
     """The CUDA library on the CPU, with the regimes that the real one chooses for 132 processors."""
-    path = library.find()
+    path = find_installed()
     if path is None:
         pytest.skip("built without the CUDA library")
     real = library.Library(path)
