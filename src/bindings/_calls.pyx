@@ -367,6 +367,33 @@ cdef class TensorCalls(ArrayCalls):
             fill(to, &operand, axis)
         return 0
 
+    def signature(self, x, gates):
+        """Return what a scan of plain tensors of real numbers depends on besides the numbers, or None.
+
+        None also for integers, and where a derivative is needed or something follows the operations on tensors.
+        """
+        cdef Operand operand
+        if not (self.is_plain(x) and self.is_plain(gates)) or self.is_watched():
+            return None
+        if self.is_grad_enabled is not None and self.is_grad_enabled() and (
+                self.differentiates(x) or self.differentiates(gates)):
+            return None
+        parts = []
+        for tensor in (x, gates):
+            if tensor is None:
+                continue
+            try:
+                self.describe(tensor, &operand)
+            except RuntimeError:   # the caller refuses the tensor
+                return None
+            if not UPSWEEP_FLOAT16 <= operand.code <= UPSWEEP_FLOAT64 or (self.is_neg is not None and self.is_neg(tensor)):
+                return None
+            parts.append((
+                operand.device_type, operand.device, operand.code, as_tuple(operand.shape, operand.ndim),
+                as_tuple(operand.strides, operand.ndim),
+            ))
+        return tuple(parts)
+
     def scan(self, x, gates, gamma, factor, initial, reset, out, final_state, *, int axis, bint reverse,
              bint exclusive, int64_t window):
         """Start a scan of tensors on a device, which the caller has checked.

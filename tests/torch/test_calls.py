@@ -92,6 +92,41 @@ def test_another_axis(calls, library, workspace_bytes):
         assert lines(calls, x.detach(), axis=axis) is None and not library.requests
 
 
+def test_signatures(calls):
+    x = random(4, 6)
+    others = [
+        (x.double(), None), (x.half(), None), (x.bfloat16(), None), (x.mT, None), (x[:, ::2], None), (x[:3], None),
+        (x.view(2, 2, 6), None), (x, x), (x, x.double()), (x, x.mT.contiguous().mT), (x.expand(2, 4, 6), None),
+    ]  # fmt: skip
+    signatures = [calls.signature(*pair) for pair in [(x, None), *others]]
+    assert None not in signatures and len(set(signatures)) == len(signatures)
+    assert calls.signature(random(5, 4)[1:].view(2, 8)[:, :4], None) == calls.signature(
+        x.view(-1)[:16].view(2, 8)[:, :4], None
+    )
+    assert calls.signature(torch.nn.Parameter(x.clone(), requires_grad=False), None) == signatures[0]
+    leaf = x.clone().requires_grad_()
+    with torch.no_grad():
+        assert calls.signature(leaf, x) == calls.signature(x, x)
+
+    class Subclass(torch.Tensor):
+        pass
+
+    refused = (
+        leaf,
+        x.long(),
+        x.to(torch.complex64),
+        torch._neg_view(x),
+        x.as_subclass(Subclass),
+        x.to_sparse(),
+        1.0,
+    )
+    for tensor in refused:
+        assert calls.signature(tensor, None) is None and calls.signature(x, tensor) is None
+    with forward_ad.dual_level():
+        assert calls.signature(x, None) is None
+    assert torch.func.vmap(lambda row: row if calls.signature(row, None) is None else None)(x) is not None
+
+
 def check_strided(calls, library, x, gates=None, *, flush=True, axis=1, workspace_bytes=0, **keywords):
     """Compare the request of a call with that of the descriptors; return the result."""
     y = calls.scan_plain(x, gates, 0.5, axis, True, flush, None, None, **keywords)

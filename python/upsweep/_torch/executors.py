@@ -56,7 +56,7 @@ def check_device(tensor: Tensor, name: str) -> None:
 
 def resolve(value: Any) -> Any:
     """Return the tensor after torch's lazy conjugation and negation."""
-    if isinstance(value, Tensor) and (value.is_conj() or value.is_neg()):
+    if value is not None and isinstance(value, Tensor) and (value.is_conj() or value.is_neg()):
         return value.resolve_conj().resolve_neg()
     return value
 
@@ -85,7 +85,7 @@ def run(
     All tensors are on one device; axes that are broadcast have a stride of 0. The dtype of `final` is that of
     states that users see, or the one of the computation. On CUDA `out` may be None.
     """
-    x, gates, gamma, initial = (resolve(value) for value in (x, gates, gamma, initial))
+    x, gates, gamma, initial = resolve(x), resolve(gates), resolve(gamma), resolve(initial)
     if x.is_cuda:
         calls.scan(
             x, gates, *_split_factor(gamma), initial, reset, out, final, axis=axis, reverse=reverse,
@@ -137,7 +137,7 @@ def reduce(
 
     With `initial`, `value` is the final state of a scan from it.
     """
-    x, gates, gamma, initial = (resolve(tensor) for tensor in (x, gates, gamma, initial))
+    x, gates, gamma, initial = resolve(x), resolve(gates), resolve(gamma), resolve(initial)
     if x.is_cuda:
         calls.reduce(
             x, gates, *_split_factor(gamma), initial, reset, multiplier, value, dropped, axis=axis, reverse=reverse

@@ -23,7 +23,7 @@ from upsweep.distributed.shard import Shard
 from upsweep.distributed.strategies import DistributedScan, SpeculativeStart
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ScanCall:
     """One call of a public scan on one rank."""
 

@@ -70,6 +70,7 @@ class Shard:
         size = _GROUP_ELEMENTS[self.out.device.type]
         self.n_groups = max(1, min(self.n_rows, _MAX_GROUPS, int(self.out.numel()) // size))
         self._has_one_factor = scan.gates is None and scan.gamma is None and scan.reset is None
+        self._known_decay = self._decay_steps(abs(scan.factor)) if self._has_one_factor else None
 
     def without_tensors(self) -> Shard:
         """Return a copy that keeps no tensor."""
@@ -118,8 +119,8 @@ class Shard:
 
     def _narrow(self, tensor: Tensor | None, rows: Rows, steps: int) -> Any:
         """Return these rows and the first steps, in the order of the scan, of a tensor of the shard's shape."""
-        if tensor is None:
-            return None
+        if tensor is None or (rows is self.rows and steps == self.length):
+            return tensor
         axis = self.scan.axis
         if self.row_axis is not None and rows != self.rows:
             row_axis = self.row_axis + (self.row_axis >= axis)
@@ -187,8 +188,7 @@ class Shard:
         Returns a function that waits for it. It returns None if that is late or not known.
         """
         if not self.needs_probe:
-            known = self._decay_steps(abs(self.scan.factor)) if self._has_one_factor else None
-            return lambda: known
+            return lambda: self._known_decay
         longest = [
             min(self.length, max(_MIN_PROBE_STEPS, math.ceil(self.length / share))) for share in _PROBE_SHARES
         ]

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from upsweep._torch import scan
+from upsweep._torch import executors
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.distributed import streams
 from upsweep.distributed.communicator import Meta
@@ -19,7 +18,6 @@ Operands = tuple[Any, Any, Any]  # what is scanned, gates or None, a factor for 
 
 # `shard.Shard` without tensors, and its metadata.
 _shards: LRUCache[Any, tuple[Any, Meta]] = LRUCache(64)
-_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def cache_key(name: str, operands: Operands | None, axis: Any, reverse: bool, exclusive: bool) -> Any:
@@ -32,18 +30,10 @@ def cache_key(name: str, operands: Operands | None, axis: Any, reverse: bool, ex
     x, gates, number = operands
     if type(number) is not float and number is not None:
         return None
-    tensors = (x,) if gates is None else (x, gates)
-    layouts: list[Any] = []
-    for tensor in tensors:
-        if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
-            return None
-        dtype, device = tensor.dtype, tensor.device
-        if dtype not in _DTYPES or not streams.is_async(device) or tensor.is_neg():
-            return None
-        layouts += tensor.shape, tensor.stride(), dtype, device
-    if scan.needs_dispatcher(tensors):
+    if type(x) is not Tensor or not streams.is_async(x.device):
         return None
-    return (name, axis, reverse, exclusive, repr(number), *layouts)
+    layout = executors.calls.signature(x, gates)
+    return None if layout is None else (name, axis, reverse, exclusive, repr(number), layout)
 
 
 def find(key: Any, operands: Operands | None) -> tuple[Any, Meta] | None:

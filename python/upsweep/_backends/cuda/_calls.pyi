@@ -64,6 +64,9 @@ class TensorCalls:
     ) -> tuple[Any, Any] | None:
         """The counts by numpy's rule and the edges, or None for other arguments."""
 
+    def signature(self, x: Any, gates: Any) -> Any:
+        """What a scan of such tensors of floats depends on besides the numbers, to compare; None for others."""
+
     def scan(
         self,
         x: Any,
