@@ -12,7 +12,7 @@ import upsweep
 import upsweep.distributed as sharded
 from rank_world import TIMEOUT, check, close
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.distributed import communicator, shard, shard_cache, strategies
+from upsweep.distributed import communicator, mailbox, shard, shard_cache, strategies
 from upsweep.testing import assert_scan_close
 
 # What makes arrays of some thousand elements use a strategy: the cost of two passes, the elements of a group of
@@ -207,10 +207,10 @@ def a_large_state_does_not_decay_early(world):
 
 @check
 def what_is_sent(world):
-    """All-gathers go to all ranks, messages to the next one."""
+    """All-gathers go to all ranks, messages to the next one; the processes of a host share memory for metadata."""
     rows, length = 4, 3000
     sent = []
-    send, gloo = dist.ProcessGroup.send, "cpu:gloo" in str(dist.get_backend_config())
+    send, state = dist.isend, communicator.Communicator(None).state
 
     def recording(gather):
         def recorded(rows, tensor, **keywords):
@@ -219,11 +219,9 @@ def what_is_sent(world):
 
         return recorded
 
-    def sending(group, tensors, rank, tag):
-        (tensor,) = tensors
-        kind = "consensus" if tag == communicator._CONSENSUS_TAG else "next"
-        sent.append((kind, tensor.numel() * tensor.element_size()))
-        return send(group, tensors, rank, tag)
+    def sending(tensor, rank, **keywords):
+        sent.append(("next", tensor.numel() * tensor.element_size()))
+        return send(tensor, rank, **keywords)
 
     def bytes_of(strategy, call, group=1 << 40):
         sent.clear()
@@ -231,12 +229,10 @@ def what_is_sent(world):
             for name in ("all_gather", "all_gather_into_tensor"):
                 patches.enter_context(mock.patch.object(dist, name, recording(getattr(dist, name))))
             patches.enter_context(mock.patch.object(communicator.Communicator, "transport_epoch", lambda *_: -1))
-            patches.enter_context(mock.patch.object(dist.ProcessGroup, "send", sending))
+            patches.enter_context(mock.patch.object(dist, "isend", sending))
             patches.enter_context(forced(strategy, group))
             call()
-        n_consensus = world.size - 1 if gloo else 1
-        assert sent[:n_consensus] == [("consensus" if gloo else "all", 4096)] * n_consensus
-        return sent[n_consensus:]
+        return list(sent)
 
     x, gates = world.random(rows, length), decaying(world, rows, length)
     reset = world.random(rows, length) > 2
@@ -248,15 +244,27 @@ def what_is_sent(world):
     message = [("all", 8 * rows)] if world.size > 2 else [("next", 8 * rows)] * (world.rank == 0)
     assert bytes_of("local_with_fixup", gated) == message
     assert bytes_of("pipelined", gated, group=1) == ([("next", 8)] * rows if world.rank + 1 < world.size else [])
+    with mock.patch.object(state, "mailbox", None):
+        assert bytes_of("two_pass", gated) == [("all", 4096), ("all", 16 * rows)]
 
 
 @check
-def many_ranks_use_an_all_gather_for_consensus(world):
-    state = communicator.Communicator(None).state
+def ranks_that_share_no_memory(world):
     x, part = world.random(3, 300), world.cut(300)
-    gathers = mock.patch.object(state, "is_pairwise", False)
-    with gathers, mock.patch.object(dist.ProcessGroup, "send", None), forced("two_pass"):
-        close(sharded.cumulative_sum(x[:, part]), upsweep.cumulative_sum(x)[:, part])
+
+    def fails(*_):
+        raise PermissionError("no access")
+
+    other_host = mock.patch.object(communicator, "host_identity", lambda: f"host {world.rank}")
+    other_system = mock.patch.object(communicator, "host_identity", fails)
+    no_access = mock.patch.object(communicator, "Mailbox", mock.Mock(wraps=mailbox.Mailbox, side_effect=fails))
+    for patch in (other_host, other_system if world.rank else contextlib.nullcontext(), no_access):
+        group = dist.new_group(list(range(world.size)))
+        with patch, forced("two_pass"):
+            close(sharded.cumulative_sum(x[:, part], group=group), upsweep.cumulative_sum(x)[:, part])
+        state = communicator.Communicator(group).state
+        assert state.has_sought_mailbox and state.mailbox is None
+    assert communicator.Communicator(None).state.mailbox is not None
 
 
 @check

@@ -18,6 +18,7 @@ How it works
     cumulative_sum, discounted_cumsum, linear_recurrence
       -> scan                  checks the call, asks for consensus, runs the scan
            communicator        consensus of all ranks: all-gather of metadata, or of the error of one rank
+             mailbox           memory that the processes of one host share, for metadata
            shard               this rank's part: scans and reductions of rows, decay of the state before it
              shard_cache       checked shards, for arrays of the same layout
            strategies          which rows are scanned from which state, and what is sent
@@ -33,6 +34,9 @@ How it works
 3. The strategy runs: `local_with_fixup`, `pipelined` or `two_pass`; `strategies` says when each is chosen.
 4. On a device, a decay that was assumed from earlier calls is compared with the factors when all work is queued,
    in a second consensus. After a wrong guess the shards are scanned again.
+
+Processes of one host exchange metadata through memory that they share (Linux; two small messages set it up in the
+first call of a group), others by an all-gather of the group.
 
 The GPUs of one host write states into each other's memory. That is set up when a group first scans: it takes 1.5
 seconds once, and 1.25 MiB for each rank of the group on each device, as long as the group lives. Where it cannot

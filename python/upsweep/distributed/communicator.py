@@ -2,13 +2,15 @@
 
 A collective must be entered by all ranks of a group or by none. So every call begins with a consensus: an
 all-gather of the metadata of the call, or of the error that a rank met, after which either all ranks go on or all
-raise. It is asynchronous; the rank works while it is under way. With gloo it travels over the host. Without a
-backend for the host it has a CUDA stream of its own, so that it waits for no earlier work on the device.
+raise. It is asynchronous; the rank works while it is under way. Between processes of one host it goes through
+memory that they share, else by the group's all-gather: with gloo over the host, without a backend for the host on
+a CUDA stream of its own, so that it waits for no earlier work on the device.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,18 +22,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from upsweep.distributed import p2p_transport, streams
+from upsweep.distributed.mailbox import MESSAGE_BYTES, Mailbox, host_identity
 from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
 from upsweep.distributed.transport import ProcessGroupTransport
 
 # What a rank tells the others about its call: hashable values that JSON knows; tuples arrive as lists.
 Meta = dict[str, Any]
-
-_PAYLOAD_BYTES = 4096  # of a rank's metadata or error
-_CONSENSUS_TAG = 1814
-
-# Up to so many ranks, a consensus uses gloo's send and receive in the calling thread; gloo runs an all-gather in
-# another thread. Two ranks on one host: 33 us instead of 80.
-_MAX_PAIRWISE_RANKS = 4
 
 
 class _GroupState:
@@ -45,13 +41,14 @@ class _GroupState:
         # Such as "cpu:gloo,cuda:nccl". Other backends than NCCL copy tensors of a device to the host themselves.
         pairs = [pair.partition(":")[::2] for pair in str(dist.get_backend_config(group)).split(",")]
         self.device_types = {kind for kind, backend in pairs if kind == "cpu" or backend == "nccl"}
-        self.is_pairwise = ("cpu", "gloo") in pairs and self.size <= _MAX_PAIRWISE_RANKS
         self.global_ranks = (
             range(self.size) if group is None else [int(dist.get_global_rank(group, r)) for r in range(self.size)]
         )
         self.p2p_transports: dict[torch.device, tuple[int, SymmetricMemoryTransport]] = {}  # and their epochs
         self.epoch = 0
         self.why_no_p2p: str | None = None
+        self.mailbox: Mailbox | None = None  # if all ranks are processes of one host
+        self.has_sought_mailbox = False
 
 
 _states: weakref.WeakKeyDictionary[Any, _GroupState] = weakref.WeakKeyDictionary()
@@ -70,6 +67,7 @@ class Communicator:
             if not (dist.is_available() and dist.is_initialized()):
                 raise RuntimeError("group: torch.distributed is not initialised; call init_process_group() first")
             state = _GroupState(group)
+            state.has_sought_mailbox = state.size == 1 or not is_cached
             if is_cached:
                 with _states_lock:
                     state = _states.setdefault(key, state)
@@ -117,6 +115,44 @@ class Communicator:
             return f"torch.distributed, as {self.state.why_no_p2p}"
         return "memory of each other's devices" if device in self.state.p2p_transports else "not known yet"
 
+    def mailbox(self) -> Mailbox | None:
+        """Return what carries metadata between processes of one host; set it up in the first call of the group."""
+        state = self.state
+        if not state.has_sought_mailbox:
+            state.has_sought_mailbox = True
+            state.mailbox = self._connect_mailbox()
+        return state.mailbox
+
+    def _connect_mailbox(self) -> Mailbox | None:
+        """Map one file on all ranks, or return None on all."""
+        meta: Meta = {"host": None, "pid": os.getpid(), "file": None}
+        file, mailbox = None, None
+        try:
+            if self.rank == 0:
+                file = meta["file"] = os.memfd_create("upsweep")
+                os.truncate(file, Mailbox.file_bytes(self.size))
+            meta["host"] = host_identity()
+        except (AttributeError, OSError):  # not Linux: the ranks send messages instead
+            pass
+        all_meta = self.consensus(meta)
+        hosts, processes = ({each[name] for each in all_meta} for name in ("host", "pid"))
+        if None not in hosts and len(hosts) == 1 and len(processes) == self.size:
+            try:
+                if file is None:
+                    file = os.open(f"/proc/{all_meta[0]['pid']}/fd/{all_meta[0]['file']}", os.O_RDWR)
+                group, device = (
+                    self.messages.group or dist.group.WORLD,
+                    self.messages.comm_device(torch.device("cpu")),
+                )
+                mailbox = Mailbox(file, self.rank, self.size, p2p_transport.timeout_ms(group, device) / 1000)
+            except OSError:  # no access to the other process
+                pass
+        if mailbox is None and file is not None:
+            os.close(file)
+        return (
+            mailbox if all(meta["is_open"] for meta in self.consensus({"is_open": mailbox is not None})) else None
+        )
+
     def _set_up_p2p(self, device: torch.device) -> None:
         """Set up the peer-to-peer transport on all ranks or on none.
 
@@ -157,8 +193,8 @@ class Communicator:
 # Consecutive calls send the same metadata.
 @lru_cache(maxsize=64)
 def _encode(items: tuple[tuple[str, Any], ...]) -> bytes:
-    payload = json.dumps(dict(items)).encode().ljust(_PAYLOAD_BYTES)
-    if len(payload) > _PAYLOAD_BYTES:
+    payload = json.dumps(dict(items)).encode()
+    if len(payload) > MESSAGE_BYTES:
         raise AssertionError(f"{len(payload)} bytes of metadata")
     return payload
 
@@ -169,6 +205,21 @@ def _decode(payload: bytes) -> Meta:
     return meta
 
 
+def _start_all_gather(messages: ProcessGroupTransport, payload: bytes) -> Callable[[], list[bytes]]:
+    """Start to gather the payloads of all ranks; return a function that waits for them."""
+    device = messages.comm_device(torch.device("cpu"))
+    padded = torch.frombuffer(bytearray(payload.ljust(MESSAGE_BYTES)), dtype=torch.uint8)
+    with streams.on_side_stream(device, "consensus"):
+        finish = messages.start_all_gather(padded.to(device))
+
+    def collect() -> list[bytes]:
+        with streams.on_side_stream(device, "consensus"):
+            rows = finish().cpu()
+        return [row.tobytes() for row in rows.numpy()]
+
+    return collect
+
+
 class PendingConsensus:
     """The all-gather of the metadata of a call, or of this rank's error, while it is under way."""
 
@@ -176,21 +227,14 @@ class PendingConsensus:
         meta = meta or {}
         if error is not None:
             meta = {"error": f"{type(error).__name__}: {error}"[:500]}
-        self._error, messages = error, comm.messages
-        self._device = messages.comm_device(torch.device("cpu"))
-        self._finish_gather: Callable[[], Tensor] | None = None
-        payload = torch.frombuffer(bytearray(_encode(tuple(meta.items()))), dtype=torch.uint8)
-        if self._device.type == "cpu" and comm.state.is_pairwise:
-            self._rows = torch.empty((comm.size, _PAYLOAD_BYTES), dtype=torch.uint8, device="cpu")
-            self._rows[comm.rank] = payload
-            # Not `isend` and `irecv`: their checks take 10 us of 30.
-            group, rows = messages.group or dist.group.WORLD, self._rows.unbind()
-            others = [rank for rank in range(comm.size) if rank != comm.rank]
-            self._works = [group.send([rows[comm.rank]], rank, _CONSENSUS_TAG) for rank in others]
-            self._works += [group.recv([rows[rank]], rank, _CONSENSUS_TAG) for rank in others]
-            return
-        with streams.on_side_stream(self._device, "consensus"):
-            self._finish_gather = messages.start_all_gather(payload.to(self._device))
+        self._error = error
+        payload, mailbox = _encode(tuple(meta.items())), comm.mailbox()
+        self._collect: Callable[[], list[bytes]]
+        if mailbox is not None:
+            mailbox.post(payload)
+            self._collect = mailbox.collect
+        else:
+            self._collect = _start_all_gather(comm.messages, payload)
 
     def wait(self, same: tuple[str, ...] = ()) -> list[Meta]:
         """Return the metadata of all ranks, which callers must not modify.
@@ -198,14 +242,7 @@ class PendingConsensus:
         Raises on all ranks if one of them failed: its own error on that rank, RuntimeError on the others. Raises
         ValueError on all ranks if the metadata called `same` differ.
         """
-        if self._finish_gather is None:
-            for work in self._works:
-                work.wait()
-            rows = self._rows
-        else:
-            with streams.on_side_stream(self._device, "consensus"):
-                rows = self._finish_gather().cpu()
-        all_meta = [_decode(row.tobytes()) for row in rows.numpy()]
+        all_meta = list(map(_decode, self._collect()))
         if self._error is not None:
             raise self._error
         for rank, meta in enumerate(all_meta):

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from upsweep._utils.lru_cache import LRUCache
+from upsweep.distributed.mailbox import host_identity
 from upsweep.distributed.transport import Channel, Transport
 
 CAPACITY = 1 << 18  # bytes that one channel, or one rank in an all-gather, may hold: 32,768 rows
@@ -182,10 +183,7 @@ def describe_endpoint(device: torch.device, size: int) -> dict[str, Any]:
     endpoint["connections"] = _n_set_up
     try:
         # Processes pass memory to each other by file descriptors and process numbers.
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            boot_id = file.read().strip()
-        namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt", "net")]
-        endpoint["host"] = " ".join([boot_id, *namespaces])
+        endpoint["host"] = host_identity()
         endpoint["uuid"] = str(torch.cuda.get_device_properties(device).uuid)
         memory = _symmetric_memory()
         words = memory.get_signal_pad_size() // 4 if hasattr(memory, "get_signal_pad_size") else 512
@@ -237,7 +235,7 @@ def connect(group: Any, device: torch.device, size: int) -> SymmetricMemoryTrans
             allocate = symmetric._SymmetricMemory.empty_strided_p2p
             memory = allocate((SymmetricMemoryTransport.buffer_bytes(size),), (1,), torch.uint8, device)
             handle = symmetric.rendezvous(memory, group)
-            return SymmetricMemoryTransport(memory, handle, _timeout_ms(group, device))
+            return SymmetricMemoryTransport(memory, handle, timeout_ms(group, device))
     finally:
         store.set_timeout(timeout)
         del os.environ[_DISABLE_MULTICAST]
@@ -245,7 +243,7 @@ def connect(group: Any, device: torch.device, size: int) -> SymmetricMemoryTrans
             os.environ[_DISABLE_MULTICAST] = multicast
 
 
-def _timeout_ms(group: Any, device: torch.device) -> int:
+def timeout_ms(group: Any, device: torch.device) -> int:
     """Return how long the group waits for a rank."""
     options = getattr(group._get_backend(device), "options", None)
     timeout = getattr(options, "_timeout", None) or dist.default_pg_timeout
