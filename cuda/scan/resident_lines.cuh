@@ -46,12 +46,12 @@ struct LaneSums {
 // Numbers of which each lane of a warp takes some neighbours: how many each takes of n.
 __host__ __device__ inline int numbers_of_a_lane(int n) { return (n + 31) / 32; }
 
-// The factor to the powers of a step, a vector, a lane's run, a warp's runs, and a part; of what 1, 2, 4, ... lanes take of
-// runs, of warps' runs and of parts; and of 0, 1, 2, ... pieces.
+// Powers of the factor.
 struct ResidentPowers {
-  double step, vector, run, warp, part;
-  double of_runs[5], of_warps[5], of_parts[5];
-  double of_pieces[ResidentTuning::kMostPieces];
+  double step, vector, run, warp, part;                  // of one of each: a run is a lane's, `warp` are a warp's runs
+  double of_runs[5];                                     // of 1, 2, 4, 8, 16 lanes' runs
+  double of_warps[5], of_parts[5];                       // of what so many lanes take of warps' sums, and of parts'
+  double of_pieces[ResidentTuning::kMostPieces];         // of 0, 1, 2, ... pieces
 };
 template <class T>
 ResidentPowers resident_powers(const Plan& plan) {

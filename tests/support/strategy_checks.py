@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import os
 import time
 from unittest import mock
 
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 import upsweep
 import upsweep.distributed as sharded
-from rank_world import TIMEOUT, check, close
+from rank_world import TIMEOUT, check, close, raises
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.distributed import communicator, mailbox, shard, shard_cache, strategies
 from upsweep.testing import assert_scan_close
@@ -255,16 +256,55 @@ def ranks_that_share_no_memory(world):
     def fails(*_):
         raise PermissionError("no access")
 
-    other_host = mock.patch.object(communicator, "host_identity", lambda: f"host {world.rank}")
-    other_system = mock.patch.object(communicator, "host_identity", fails)
-    no_access = mock.patch.object(communicator, "Mailbox", mock.Mock(wraps=mailbox.Mailbox, side_effect=fails))
-    for patch in (other_host, other_system if world.rank else contextlib.nullcontext(), no_access):
+    def on_last_rank(*patch):
+        return mock.patch.object(*patch) if world.rank == world.size - 1 else contextlib.nullcontext()
+
+    def run(axis=-1):
+        return sharded.cumulative_sum(x[:, part], axis=axis, group=group)
+
+    for patch in (
+        mock.patch.object(communicator, "host_identity", lambda: f"host {world.rank}"),
+        on_last_rank(communicator, "host_identity", fails),
+        on_last_rank(mailbox.Mailbox, "__init__", fails),
+        on_last_rank(os, "pread", lambda *_: b"another file"),
+    ):  # fmt: skip
         group = dist.new_group(list(range(world.size)))
         with patch, forced("two_pass"):
-            close(sharded.cumulative_sum(x[:, part], group=group), upsweep.cumulative_sum(x)[:, part])
+            close(run(), upsweep.cumulative_sum(x)[:, part])
         state = communicator.Communicator(group).state
         assert state.has_sought_mailbox and state.mailbox is None
+        kind, words = (
+            (RuntimeError, "rank 0 of the group raised") if world.rank else (np.exceptions.AxisError, "axis 7")
+        )
+        raises(kind, words, lambda: run(axis=-1 if world.rank else 7))
     assert communicator.Communicator(None).state.mailbox is not None
+
+
+@check
+def a_first_call_that_is_interrupted(world):
+    """The rank raises in later calls; the others learn that it has left."""
+    group, x = dist.new_group(list(range(world.size))), world.random(8)
+    comm, consensus, n_calls = communicator.Communicator, communicator.Communicator.consensus, []
+
+    def interrupted(self, meta):
+        all_meta = consensus(self, meta)
+        n_calls.append(meta)
+        if len(n_calls) == 2:  # the others have a mailbox now
+            raise KeyboardInterrupt
+        return all_meta
+
+    is_last = world.rank == world.size - 1
+    try:
+        with mock.patch.object(comm, "consensus", interrupted) if is_last else contextlib.nullcontext():
+            sharded.cumulative_sum(x, group=group)
+    except KeyboardInterrupt:
+        assert is_last
+    except RuntimeError as error:
+        assert not is_last and "has left the group" in str(error), str(error)
+    else:
+        raise AssertionError("nothing was raised")
+    if is_last:
+        raises(RuntimeError, "create the group again", lambda: sharded.cumulative_sum(x, group=group))
 
 
 @check

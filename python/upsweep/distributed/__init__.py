@@ -35,8 +35,8 @@ How it works
 4. On a device, a decay that was assumed from earlier calls is compared with the factors when all work is queued,
    in a second consensus. After a wrong guess the shards are scanned again.
 
-Processes of one host exchange metadata through memory that they share (Linux; two small messages set it up in the
-first call of a group), others by an all-gather of the group.
+Processes of one host exchange metadata through memory that they share (Linux; two all-gathers of 4 KB per rank set
+it up in the first call of a group), others by an all-gather.
 
 The GPUs of one host write states into each other's memory. That is set up when a group first scans: it takes 1.5
 seconds once, and 1.25 MiB for each rank of the group on each device, as long as the group lives. Where it cannot

@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ class _GroupState:
         self.epoch = 0
         self.why_no_p2p: str | None = None
         self.mailbox: Mailbox | None = None  # if all ranks are processes of one host
-        self.has_sought_mailbox = False
+        self.has_sought_mailbox = self.is_broken = False
 
 
 _states: weakref.WeakKeyDictionary[Any, _GroupState] = weakref.WeakKeyDictionary()
@@ -118,40 +118,51 @@ class Communicator:
     def mailbox(self) -> Mailbox | None:
         """Return what carries metadata between processes of one host; set it up in the first call of the group."""
         state = self.state
+        if state.is_broken:  # the other ranks may have one
+            raise RuntimeError("group: its first call was interrupted; create the group again")
         if not state.has_sought_mailbox:
             state.has_sought_mailbox = True
-            state.mailbox = self._connect_mailbox()
+            try:
+                state.mailbox = self._connect_mailbox()
+            except BaseException:
+                state.is_broken = True
+                raise
         return state.mailbox
 
     def _connect_mailbox(self) -> Mailbox | None:
         """Map one file on all ranks, or return None on all."""
-        meta: Meta = {"host": None, "pid": os.getpid(), "file": None}
-        file, mailbox = None, None
+        token, file, mailbox = os.urandom(16), None, None
+        meta: Meta = {"host": None, "pid": os.getpid(), "file": None, "token": token.hex()}
         try:
             if self.rank == 0:
-                file = meta["file"] = os.memfd_create("upsweep")
-                os.truncate(file, Mailbox.file_bytes(self.size))
+                file = meta["file"] = Mailbox.create(token, self.size)
             meta["host"] = host_identity()
         except (AttributeError, OSError):  # not Linux: the ranks send messages instead
             pass
-        all_meta = self.consensus(meta)
-        hosts, processes = ({each[name] for each in all_meta} for name in ("host", "pid"))
-        if None not in hosts and len(hosts) == 1 and len(processes) == self.size:
-            try:
-                if file is None:
-                    file = os.open(f"/proc/{all_meta[0]['pid']}/fd/{all_meta[0]['file']}", os.O_RDWR)
-                group, device = (
-                    self.messages.group or dist.group.WORLD,
-                    self.messages.comm_device(torch.device("cpu")),
-                )
-                mailbox = Mailbox(file, self.rank, self.size, p2p_transport.timeout_ms(group, device) / 1000)
-            except OSError:  # no access to the other process
-                pass
+        try:
+            all_meta = self.consensus(meta)
+            first = all_meta[0]
+            hosts, processes = ({each[name] for each in all_meta} for name in ("host", "pid"))
+            if None not in hosts and len(hosts) == 1 and len(processes) == self.size:
+                try:
+                    if file is None:
+                        file = os.open(f"/proc/{first['pid']}/fd/{first['file']}", os.O_RDWR)
+                    mailbox = Mailbox(file, bytes.fromhex(first["token"]), self.rank, self.size, self._timeout())
+                except Exception:  # not an error of the call: no access to the other process, say
+                    mailbox = None
+            are_open = [each["is_open"] for each in self.consensus({"is_open": mailbox is not None})]
+        except BaseException:
+            if mailbox is not None:
+                mailbox.close()
+            raise
         if mailbox is None and file is not None:
             os.close(file)
-        return (
-            mailbox if all(meta["is_open"] for meta in self.consensus({"is_open": mailbox is not None})) else None
-        )
+        return mailbox if all(are_open) else None
+
+    def _timeout(self) -> float:
+        """Return how many seconds a rank waits for the metadata of another one."""
+        group, device = self.messages.group or dist.group.WORLD, self.messages.comm_device(torch.device("cpu"))
+        return p2p_transport.timeout_ms(group, device) / 1000
 
     def _set_up_p2p(self, device: torch.device) -> None:
         """Set up the peer-to-peer transport on all ranks or on none.
@@ -231,8 +242,7 @@ class PendingConsensus:
         payload, mailbox = _encode(tuple(meta.items())), comm.mailbox()
         self._collect: Callable[[], list[bytes]]
         if mailbox is not None:
-            mailbox.post(payload)
-            self._collect = mailbox.collect
+            self._collect = partial(mailbox.collect, mailbox.post(payload))
         else:
             self._collect = _start_all_gather(comm.messages, payload)
 

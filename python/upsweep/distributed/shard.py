@@ -70,7 +70,7 @@ class Shard:
         size = _GROUP_ELEMENTS[self.out.device.type]
         self.n_groups = max(1, min(self.n_rows, _MAX_GROUPS, int(self.out.numel()) // size))
         self._has_one_factor = scan.gates is None and scan.gamma is None and scan.reset is None
-        self._known_decay = self._decay_steps(abs(scan.factor)) if self._has_one_factor else None
+        self._known_decay = self._decay_steps(_magnitude(scan.factor)) if self._has_one_factor else None
 
     def without_tensors(self) -> Shard:
         """Return a copy that keeps no tensor."""
@@ -241,6 +241,11 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device, shape: tor
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return number
+
+
+def _magnitude(factor: complex) -> float:
+    """Return the magnitude of a factor; infinity where `abs` would raise."""
+    return math.hypot(factor.real, factor.imag)
 
 
 def _repeats_to_zero(left: float) -> float:

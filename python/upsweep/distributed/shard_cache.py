@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from upsweep._torch import executors
@@ -30,7 +31,7 @@ def cache_key(name: str, operands: Operands | None, axis: Any, reverse: bool, ex
     x, gates, number = operands
     if type(number) is not float and number is not None:
         return None
-    if type(x) is not Tensor or not streams.is_async(x.device):
+    if type(x) is not Tensor or not streams.is_async(x.device) or torch.compiler.is_compiling():
         return None
     layout = executors.calls.signature(x, gates)
     return None if layout is None else (name, axis, reverse, exclusive, repr(number), layout)
