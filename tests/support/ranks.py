@@ -52,6 +52,8 @@ def integers_and_other_axes(world):
     x = (world.random(40, 3) * 100).long()
     part = world.cut(40)
     close(sharded.cumulative_sum(x[part], axis=0), upsweep.cumulative_sum(x, axis=0)[part])
+    zeros = torch.zeros(40, 3, dtype=torch.complex128, device=world.device)[part]
+    close(sharded.discounted_cumsum(zeros, 1e308 + 1.7e308j, axis=0), zeros)  # `abs` of the factor raises
     complex_tokens = world.random(2, 40, dtype=torch.complex128) * (1 + 2j)
     gates = world.random(2, 40)
     expected = upsweep.linear_recurrence(gates, complex_tokens)
