@@ -34,7 +34,6 @@ REPLACED = {
     r'asm volatile\("\{\.reg.*?\);': "if (inside) ++*reinterpret_cast<uint32_t*>(lane_address + first(bin) * 4);",
     r'asm volatile\("cp\.async\.ca.*?\);': "std::memcpy(to, from, kBytes);",
     r'asm volatile\("cp\.async\.cg.*?\);': "std::memcpy(__builtin_assume_aligned(to, 16), from, 16);",
-    r'asm\("createpolicy.*?\);': "",
     r"asm volatile\(.*?\);": ";",
     r"uint32_t multiplier, lane_address;": "uint32_t multiplier; uintptr_t lane_address;",
     r"static_cast<uint32_t>\(__cvta_generic_to_shared\(table \+ lane\)\)": "uintptr_t(table + lane)",

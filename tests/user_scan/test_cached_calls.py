@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 
+import captured_numbers
 import host_device
 import numpy as np
 import pytest
@@ -92,34 +93,21 @@ def test_numbers_that_change(device_array):
         upsweep.scan(quotient, 2**2000, (x, 1.0))
 
 
-FACTOR = 2.0
-
-
 def test_an_update_that_takes_something_else_from_around_it(device_array, monkeypatch):
-    factor = 3.0
-
-    def closed(s, x):
-        return factor * x
-
-    def globally(s, x):
-        return FACTOR * x
-
-    def by_default(s, x, factor=4.0):
-        return factor * x
-
+    updates, set_closed = captured_numbers.updates()
     x = device_array(np.ones(3, np.float32))
 
     def results():
-        return [upsweep.scan(update, 0.0, x).host[0] for update in (closed, globally, by_default)]
+        return [upsweep.scan(update, 0.0, x).host[0] for update in updates]
 
     for _ in range(2):
         assert results() == [3, 2, 4]
-    factor = 5.0
-    monkeypatch.setitem(globals(), "FACTOR", 6.0)
-    by_default.__defaults__ = (7.0,)
+    set_closed(5.0)
+    monkeypatch.setattr(captured_numbers, "FACTOR", 6.0)
+    updates[2].__defaults__ = (7.0,)
     for _ in range(2):
         assert results() == [5, 6, 7]
-    factor = 3.0
+    set_closed(3.0)
     assert results()[0] == 3
 
 

@@ -8,13 +8,14 @@ import random as random_
 import time
 import types
 
+import captured_numbers
 import numpy as np
 import pytest
 import upsweep
 from helpers import random
 from upsweep._compiler.recurrences import trace as tracing
 
-X = random((20, 3))
+X, FACTOR = random((20, 3)), 2.0
 
 
 @pytest.fixture
@@ -49,28 +50,16 @@ def test_functions_of_the_same_code_are_one(traced):
     assert len(traced) == 2
 
 
-FACTOR = 2.0
-
-
 def test_captured_numbers_are_part_of_the_signature(monkeypatch):
-    factor = 3.0
-
-    def closed(s, x):
-        return factor * x
-
-    def globally(s, x):
-        return FACTOR * x
-
-    def by_default(s, x, factor=4.0):
-        return factor * x
+    updates, set_closed = captured_numbers.updates()
 
     def results():
-        return [upsweep.scan(update, 0.0, [1.0])[0] for update in (closed, globally, by_default)]
+        return [upsweep.scan(update, 0.0, [1.0])[0] for update in updates]
 
     assert results() == [3, 2, 4]
-    factor = 5.0
-    monkeypatch.setitem(globals(), "FACTOR", 6.0)
-    by_default.__defaults__ = (7.0,)
+    set_closed(5.0)
+    monkeypatch.setattr(captured_numbers, "FACTOR", 6.0)
+    updates[2].__defaults__ = (7.0,)
     assert results() == [5, 6, 7]
 
 

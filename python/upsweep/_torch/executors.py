@@ -56,7 +56,7 @@ def check_device(tensor: Tensor, name: str) -> None:
 
 def resolve(value: Any) -> Any:
     """Return the tensor after torch's lazy conjugation and negation."""
-    if value is not None and isinstance(value, Tensor) and (value.is_conj() or value.is_neg()):
+    if isinstance(value, Tensor) and (value.is_conj() or value.is_neg()):
         return value.resolve_conj().resolve_neg()
     return value
 

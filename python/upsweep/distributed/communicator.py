@@ -131,7 +131,7 @@ class Communicator:
 
     def _connect_mailbox(self) -> Mailbox | None:
         """Map one file on all ranks, or return None on all."""
-        token, file, mailbox = os.urandom(16), None, None
+        token, file, mailbox, are_open = os.urandom(16), None, None, [False]
         meta: Meta = {"host": None, "pid": os.getpid(), "file": None, "token": token.hex()}
         try:
             if self.rank == 0:
@@ -151,12 +151,11 @@ class Communicator:
                 except Exception:  # not an error of the call: no access to the other process, say
                     mailbox = None
             are_open = [each["is_open"] for each in self.consensus({"is_open": mailbox is not None})]
-        except BaseException:
-            if mailbox is not None:
+        finally:  # also after an interruption
+            if mailbox is None and file is not None:
+                os.close(file)
+            elif mailbox is not None and not all(are_open):
                 mailbox.close()
-            raise
-        if mailbox is None and file is not None:
-            os.close(file)
         return mailbox if all(are_open) else None
 
     def _timeout(self) -> float:

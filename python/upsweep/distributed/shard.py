@@ -70,7 +70,7 @@ class Shard:
         size = _GROUP_ELEMENTS[self.out.device.type]
         self.n_groups = max(1, min(self.n_rows, _MAX_GROUPS, int(self.out.numel()) // size))
         self._has_one_factor = scan.gates is None and scan.gamma is None and scan.reset is None
-        self._known_decay = self._decay_steps(_magnitude(scan.factor)) if self._has_one_factor else None
+        self._known_decay = self._decay_steps(scan.factor) if self._has_one_factor else None
 
     def without_tensors(self) -> Shard:
         """Return a copy that keeps no tensor."""
@@ -119,8 +119,8 @@ class Shard:
 
     def _narrow(self, tensor: Tensor | None, rows: Rows, steps: int) -> Any:
         """Return these rows and the first steps, in the order of the scan, of a tensor of the shard's shape."""
-        if tensor is None or (rows is self.rows and steps == self.length):
-            return tensor
+        if tensor is None:
+            return None
         axis = self.scan.axis
         if self.row_axis is not None and rows != self.rows:
             row_axis = self.row_axis + (self.row_axis >= axis)
@@ -217,10 +217,11 @@ class Shard:
         wait = streams.start_copy_to_host(left if left.numel() <= streams.MAX_HOST_CHECK else left.abs().max())
         return lambda: float(np.abs(wait()).max(initial=0))
 
-    def _decay_steps(self, factor: float) -> int | None:
-        if not factor < 1:  # also NaN
+    def _decay_steps(self, factor: complex) -> int | None:
+        magnitude = math.hypot(factor.real, factor.imag)  # `abs` of a large one raises
+        if not magnitude < 1:  # also NaN
             return None
-        steps = 1 if factor == 0 else math.floor(_HALVINGS_TO_ZERO / -math.log2(factor)) + 1
+        steps = 1 if magnitude == 0 else math.floor(_HALVINGS_TO_ZERO / -math.log2(magnitude)) + 1
         return steps if 4 * steps <= self.length else None
 
     def _probe_state(self, steps: int, out: Tensor | None) -> Tensor:
@@ -241,11 +242,6 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device, shape: tor
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return number
-
-
-def _magnitude(factor: complex) -> float:
-    """Return the magnitude of a factor; infinity where `abs` would raise."""
-    return math.hypot(factor.real, factor.imag)
 
 
 def _repeats_to_zero(left: float) -> float:
